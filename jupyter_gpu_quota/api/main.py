@@ -40,7 +40,7 @@ from .requests.resource import BODY_GRACE_S, IDLE_S, MAX_DRAINED
 from .requests.services import ApiSettings, Services, StoreSlot, now_ms
 from .requests.writer import Writer
 from .state.decision_cache import DecisionCache
-from .state.offers import Offers
+from .state.offers import EnforcementOffers
 from .state.stop_reasons import StopReasons
 from .state.store_view import StoreView
 
@@ -156,7 +156,7 @@ def make_services(
         streams=Streams(),
         reports=Writer(slot, clock),
         channels=_channels(settings),
-        offers=Offers(backend.capabilities),
+        offers=EnforcementOffers(backend.capabilities),
         backend=backend,
         stop_reasons=StopReasons(store_view),
         change_limit=RateLimit(clock, burst=settings.changes_at_once, interval_ms=1000 / settings.changes_per_s),

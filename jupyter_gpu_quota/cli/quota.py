@@ -33,7 +33,7 @@ REPLACE = click.option(
     "--replace", is_flag=True, help="Replace the revision in force, whatever revision the file names."
 )
 STOPS = click.option(
-    "--accept-stops", is_flag=True, help="Accept that work is stopped whose enforcement is weaker than required."
+    "--accept-stops", is_flag=True, help="Accept that work with weaker enforcement than required is stopped."
 )
 
 

@@ -35,7 +35,9 @@ class NotificationData(BaseModel):
     project: str
     pool: str
     gpu: str = Field(description="The share in GPUs, an exact decimal number.")
-    kernels: list[str] = Field(description="Ids of the kernels that will be shut down, or were; of warned and freed.")
+    kernels: list[str] = Field(
+        description="Ids of the kernels that will be, or were, shut down or suspended; only of warned and freed."
+    )
     free_at: datetime | None = Field(description="When they are shut down unless they are used; only of warned.")
     lost: Lost | None = Field(
         description="kernel_variables: those of the kernels that use the GPU, except suspended ones; "

@@ -167,8 +167,8 @@ def _kernels(message: Message, *, ended: bool = False) -> str:
     unless = f"{'it' if is_one else 'they'} {'could not' if ended else 'cannot'} be"
     how = f"suspended, or shut down if {unless}," if message.suspends else "shut down"
     named = "kernel" if is_one else f"{count} kernels" if count else "kernels"
-    verbs = ("used", "was" if is_one else "were") if ended else ("uses", "is") if is_one else ("use", "are")
-    return f"the {named} that {verbs[0]} it {verbs[1]} {how}"
+    verb = ("was" if is_one else "were") if ended else ("is" if is_one else "are")
+    return f"the {named} on it {verb} {how}"
 
 
 def _printable_user(message: Message) -> str:

@@ -55,7 +55,7 @@ def test_a_service_without_its_database_ends_with_3(world: World) -> None:
 
 def test_a_refusal_ends_with_1_and_its_sentence(world: World) -> None:
     done = run("job", "J9")
-    assert (done.exit_code, done.stderr) == (1, "There is no job 'J9', or you may not see it: look in the list.\n")
+    assert (done.exit_code, done.stderr) == (1, "There is no job 'J9', or you may not see it. Check the name.\n")
 
 
 @pytest.mark.parametrize("command", ["jobs", "simulate bank:calm", "--help"])

@@ -367,7 +367,7 @@ def test_a_refused_job_does_not_end_the_wait_for_the_others(world: World) -> Non
         True,
         True,
     )
-    assert run("wait", gone).stderr == f"There is no job '{gone}', or you may not see it: look in the list.\n"
+    assert run("wait", gone).stderr == f"There is no job '{gone}', or you may not see it. Check the name.\n"
 
 
 def test_an_interrupt_ends_the_wait_for_all_jobs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

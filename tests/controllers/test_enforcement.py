@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.api.access.work_in_progress import OFFER_CHECKS
+from jupyter_gpu_quota.api.access.work_in_progress import DEVICE_CHECKS
 from jupyter_gpu_quota.api.state import offers
 from jupyter_gpu_quota.backends.local.enforcement.cgroup import Cgroups, job_cgroup, notebook_cgroup
 from jupyter_gpu_quota.backends.local.enforcement.limits_client import LimitAnswer
@@ -256,7 +256,7 @@ def test_checks_that_wait_for_a_driver_are_limited_per_person(
 ) -> None:
     setup.apply(policy("policed"))
     most = 4
-    monkeypatch.setattr(offers, "OFFER_CHECKS", replace(OFFER_CHECKS, most=most))
+    monkeypatch.setattr(offers, "DEVICE_CHECKS", replace(DEVICE_CHECKS, most=most))
     began, may_end, replies = list[int](), threading.Event(), list[int]()
     capabilities = setup.enforcement.capabilities
 
@@ -275,7 +275,7 @@ def test_checks_that_wait_for_a_driver_are_limited_per_person(
             check.start()
         until(lambda: len(began) == len(checks))
         refused = setup.world.post("jobs", "bob", FRACTION)
-        assert (refused.status, refused.json["reason"]) == (429, "too_many_offer_checks")
+        assert (refused.status, refused.json["reason"]) == (429, "too_many_device_checks")
         assert setup.world.post("jobs", "bob", {"command": ["x"], "gpu": "1"}).status == 201, "it needs no check"
     finally:
         may_end.set()

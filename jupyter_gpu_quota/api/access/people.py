@@ -214,14 +214,14 @@ class People:
             self._server_tokens[token] = _ServerToken(model, person.id, asked_at + SERVER_TOKEN_S * (1 + spread) / 2)
         return person
 
-    async def _ask_hub(self, question: Awaitable[Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
+    async def _ask_hub(self, answer: Awaitable[Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
         """The hub's answer about a token, None for an unknown one. Raises LoginUnverified.
 
         JupyterHub's library logs the cause. It names the hub's internal address, which the sender must not learn.
         """
         try:
             async with asyncio.timeout(HUB_TIMEOUT_S):
-                return await question
+                return await answer
         except (HTTPError, OSError, TimeoutError) as error:
             raise LoginUnverified(UNVERIFIED) from error
 

@@ -29,4 +29,4 @@ def closed() -> Refused:
 
 def not_found(what: str, name: str) -> Refused:
     """Unknown, and hidden from this person: the same answer."""
-    return Refused(404, "not_found", f"There is no {what} {name[:80]!r}, or you may not see it: look in the list.")
+    return Refused(404, "not_found", f"There is no {what} {name[:80]!r}, or you may not see it. Check the name.")

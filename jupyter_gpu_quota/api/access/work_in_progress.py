@@ -32,7 +32,7 @@ OUTPUT_READS = Limit(reason="too_many_output_reads", most=4, work="reads of outp
 DOWNLOADS = Limit(reason="too_many_downloads", most=6, work="downloads in progress")
 DIRECTORY_CHECKS = Limit(reason="too_many_directory_checks", most=4, work="checks of directories in progress")
 ACCOUNT_CHECKS = Limit(reason="too_many_account_checks", most=20, work="checks of accounts in progress")
-OFFER_CHECKS = Limit(reason="too_many_offer_checks", most=20, work="checks of devices in progress")
+DEVICE_CHECKS = Limit(reason="too_many_device_checks", most=20, work="checks of devices in progress")
 SLOW_WORK = Limit(
     reason="too_many_computations", most=6, work="dry runs, explanations, previews or sums of usage in progress"
 )

@@ -272,7 +272,7 @@ async def output(call: Call) -> None:
         except OutputRefused as error:
             raise Refused(404, "not_found", str(error)) from None
         with file:
-            _refuse_large_holes(call, record.job.id, path, file.fileno())
+            await call.store_view.read_files(_refuse_large_holes, call, record.job.id, path, file.fileno())
             pieces = iter(partial(file.read, CHUNK_BYTES), b"")
             await _send(call, path.rpartition("/")[2], "application/octet-stream", pieces)
 

@@ -67,22 +67,22 @@ class Call:
     def store_view(self) -> StoreView:
         return self.services.store_view
 
-    async def read_files(self, limit: Limit, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def read_files(self, limit: Limit, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Read files of a job, which may be slow; at most ``limit`` at a time for one person. Raises LimitReached."""
         with self.services.in_progress.one(self.person, limit):
-            return await self.store_view.read_files(question, *args, **kwargs)
+            return await self.store_view.read_files(function, *args, **kwargs)
 
     def slow_work(self) -> AbstractContextManager[None]:
         """The computations of one request, of which a person has few at a time. Raises LimitReached."""
         return self.services.in_progress.one(self.person, SLOW_WORK)
 
-    async def compute_slow(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def compute_slow(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Compute for seconds, unless the connection is closed before it begins. Raises Refused."""
 
         def unless_closed() -> R:
             if self.is_closed():
                 raise closed()
-            return question(*args, **kwargs)
+            return function(*args, **kwargs)
 
         return await self.store_view.compute_slow(unless_closed)
 

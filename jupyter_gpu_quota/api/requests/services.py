@@ -23,7 +23,7 @@ from ..access.slice_secrets import SliceSecrets
 from ..access.streams import Streams
 from ..access.work_in_progress import WorkInProgress
 from ..state.decision_cache import DecisionCache
-from ..state.offers import Offers
+from ..state.offers import EnforcementOffers
 from ..state.state_volume import StateVolume
 from ..state.stop_reasons import StopReasons
 from ..state.store_view import StoreView
@@ -105,7 +105,7 @@ class Services:
     streams: Streams
     reports: Writer
     channels: Sequence[tuple[str, str]]
-    offers: Offers
+    offers: EnforcementOffers
     backend: BackendReaders
     stop_reasons: StopReasons
     change_limit: RateLimit

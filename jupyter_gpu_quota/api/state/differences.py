@@ -26,3 +26,14 @@ def differences(live: Changes, missed: Changes, mirror: Mirror, allocations: Map
         allocations=tuple(part for part in live.allocations if allocations.get(part.id) != part),
         released=tuple(allocations.keys() - {part.id for part in live.allocations}),
     )
+
+
+def is_restored(live: Changes, missed: Changes, mirror: Mirror) -> bool:
+    """Whether the store is a restored backup: its version went back, or it lacks work that is live in the view.
+
+    A restored store may have passed the version of the view before it is read. ``live`` and ``missed`` as above.
+    """
+    read = (live, missed)
+    jobs = {record.job.id for changes in read for record in changes.jobs}
+    slices = {record.notebook.id for changes in read for record in changes.notebooks}
+    return live.version < mirror.version or not (mirror.jobs.keys() <= jobs and mirror.notebooks.keys() <= slices)

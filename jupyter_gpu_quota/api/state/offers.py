@@ -14,7 +14,7 @@ from ...core.enforcement.levels import EnforcementOffer, RequiredEnforcement, be
 from ...core.model import WHOLE_DEVICE, Device, Health
 from ..access.permissions import Person
 from ..access.refusals import Refused
-from ..access.work_in_progress import OFFER_CHECKS, WorkInProgress
+from ..access.work_in_progress import DEVICE_CHECKS, WorkInProgress
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -23,16 +23,16 @@ THREADS = 8
 """While a driver hangs, every check waits for the one probe, and no other work of the service does."""
 
 
-class Offers:
+class EnforcementOffers:
     """The offers of a backend's devices, read in threads of their own, because that may wait."""
 
     def __init__(self, backend: CapabilityReader) -> None:
         self.backend = backend
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="offers")
 
-    async def in_thread(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a function that reads offers outside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(question, *args, **kwargs))
+        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(function, *args, **kwargs))
 
     async def check(
         self,
@@ -53,7 +53,7 @@ class Offers:
         devices = [device for device in devices if device.health is Health.HEALTHY]
         if not least.is_set or not devices or gpu_milli >= WHOLE_DEVICE:
             return
-        with in_progress.one(person, OFFER_CHECKS):
+        with in_progress.one(person, DEVICE_CHECKS):
             found = await self.in_thread(self.backend.capabilities, devices, gpu_milli=gpu_milli, project=project)
         if any(each.is_enough(least) for each in found.offers):
             return

@@ -21,12 +21,13 @@ class StateVolume:
         self._is_full = False
 
     async def is_full(self, folder: Path) -> bool:
-        """Whether there is no room, by the newest reading that has ended."""
-        if self._reading is None:
-            self._reading = asyncio.get_running_loop().run_in_executor(self._thread, has_no_room, folder)
-        await asyncio.wait([self._reading], timeout=TIMEOUT_S)
-        if self._reading.done():
-            self._is_full, self._reading = self._reading.result(), None
+        """Whether there is no room, by the newest reading that has ended. Waits at most ``TIMEOUT_S`` for one."""
+        reading = self._reading
+        if reading is None or reading.done():
+            reading = self._reading = asyncio.get_running_loop().run_in_executor(self._thread, has_no_room, folder)
+        await asyncio.wait([reading], timeout=TIMEOUT_S)
+        if reading.done():
+            self._is_full = reading.result()
         return self._is_full
 
 

@@ -26,7 +26,7 @@ from ...store.records.commands import AllocationLabel
 from ...store.records.idle_state import IdleState
 from ...store.records.rows import Changes, JobRecord, NotebookRecord, QuotaRevision
 from ...store.transactions import Store
-from .differences import differences
+from .differences import differences, is_restored
 from .generations import Generations, differing
 from .rendered_job import RenderedJob
 from .simulated_use import Reported, with_reports
@@ -209,11 +209,12 @@ class StoreView(Threads):
     async def _refresh(self) -> None:
         started, before = self._clock(), self.mirror.version
         news = changes = await self.read(self.store.changes, before, ended=False)
-        is_replaced = self.mirror.is_replaced_by(changes)
+        is_replaced, restored = self.mirror.is_replaced_by(changes), False
         if is_replaced:
             changes = await self.read(self.store.changes, 0, ended=False)
             missed = await self.read(self.store.changes, before, ended=False)
             news = differences(changes, missed, self.mirror, self.allocations)
+            restored = is_restored(changes, missed, self.mirror)
         if changes.quota is not None:  # before any caller sees this refresh as done
             changes = await self._readable(changes, changes.quota)
         names = await self._names_of(changes.people, {} if is_replaced else self.names)
@@ -224,7 +225,7 @@ class StoreView(Threads):
             self._forget_all()
         self.names |= names
         if changes.version != before or is_replaced:
-            self._apply(changes, news, touched, is_restored=changes.version < before)
+            self._apply(changes, news, touched, is_restored=restored)
         await self._follow_use()
         await self._follow_notes()
         await self._follow_retention()

@@ -34,34 +34,34 @@ class Threads:
         self._slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="compute-slow")
         self._has_ended = False
 
-    async def read(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def read(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Read the store; may raise StoreUnavailable."""
-        return await self._run(self._readers, lambda: question(*args, **kwargs))
+        return await self._run(self._readers, lambda: function(*args, **kwargs))
 
-    async def read_long(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def read_long(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The same for a read of many rows."""
-        return await self._run(self._long_readers, lambda: question(*args, **kwargs))
+        return await self._run(self._long_readers, lambda: function(*args, **kwargs))
 
-    async def read_files(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def read_files(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Read the logs or outputs of a job, which may wait for its node or for a disk."""
-        return await self._run(self._file_readers, lambda: question(*args, **kwargs))
+        return await self._run(self._file_readers, lambda: function(*args, **kwargs))
 
-    async def check_bundle(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def check_bundle(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Check a bundle that has arrived, which takes seconds for a large one."""
-        return await self._run(self._bundle_checkers, lambda: question(*args, **kwargs))
+        return await self._run(self._bundle_checkers, lambda: function(*args, **kwargs))
 
-    async def compute(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def compute(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Compute what every page shows, one call after the other."""
-        return await self._run(self._computer, lambda: question(*args, **kwargs))
+        return await self._run(self._computer, lambda: function(*args, **kwargs))
 
-    async def compute_slow(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def compute_slow(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Compute for seconds for one request: a preview, or an explanation of one job."""
-        return await self._run(self._slow, lambda: question(*args, **kwargs))
+        return await self._run(self._slow, lambda: function(*args, **kwargs))
 
-    async def _run(self, threads: ThreadPoolExecutor, question: Callable[[], R]) -> R:
+    async def _run(self, threads: ThreadPoolExecutor, function: Callable[[], R]) -> R:
         if self._has_ended:
             raise StoreUnavailable("The service is ending.")
-        return await asyncio.get_running_loop().run_in_executor(threads, question)
+        return await asyncio.get_running_loop().run_in_executor(threads, function)
 
     def end(self) -> None:
         """Begin no more work; what runs goes on."""

@@ -33,16 +33,16 @@ class Links:
     def __init__(self) -> None:
         self._seen = set[tuple[int, int]]()
 
-    def is_counted(self, status: os.stat_result) -> bool:
-        """Whether a file was measured by another of its names; it is from now on."""
+    def count_once(self, status: os.stat_result) -> bool:
+        """Remember a file with several names. Returns whether this is its first name, so that its size counts."""
         if status.st_nlink < 2 or stat.S_ISDIR(status.st_mode):
-            return False
+            return True
         file = (status.st_dev, status.st_ino)
         if file in self._seen:
-            return True
+            return False
         if len(self._seen) < MAX_LINKS:
             self._seen.add(file)
-        return False
+        return True
 
 
 class Measured:
@@ -61,7 +61,7 @@ class Measured:
 
     def add(self, status: os.stat_result) -> None:
         self.entries += 1
-        if not self.links.is_counted(status):
+        if self.links.count_once(status):
             self.size_bytes += max(status.st_blocks * 512, 512)
         if not stat.S_ISDIR(status.st_mode):
             changed = status.st_mtime_ns // 1_000_000

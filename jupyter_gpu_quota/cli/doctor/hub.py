@@ -127,12 +127,12 @@ def _check_fit(path: Path, file: QuotaFile, devices: Sequence[Device], known: Kn
 
 def _weak_devices_text(file: QuotaFile, devices: Sequence[Device], config: GPUQuota) -> str:
     """On how many devices the enforcement is weaker than policy.enforcement; empty if on none."""
-    from ...api.state.offers import Offers
+    from ...api.state.offers import EnforcementOffers
     from ...backends.local.enforcement_backend import LocalEnforcement
 
     if not file.least.is_set:
         return ""
-    offers = Offers(LocalEnforcement(config.state_dir, cgroup=config.cgroup, mps=config.mps))
+    offers = EnforcementOffers(LocalEnforcement(config.state_dir, cgroup=config.cgroup, mps=config.mps))
     found, _ = asyncio.run(offers.of_fractions(devices))
     short = sum(not each.is_enough(file.least) for each in found)
     if not short:

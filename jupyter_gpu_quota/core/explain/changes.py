@@ -390,7 +390,7 @@ def _starts_with(trials: Trials, request: SmallerRequest) -> bool:
 
 
 def _time_limit(trials: Trials) -> Change | None:
-    """The longest shorter time limit, in whole minutes, that starts it: it ends before a planned start then."""
+    """The longest shorter time limit, in whole minutes, with which the job ends before a planned start (R24, R30)."""
     what_if, job = trials.what_if, trials.what_if.job
     if job is None:
         return None

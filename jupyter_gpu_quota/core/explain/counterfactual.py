@@ -29,14 +29,12 @@ from ..model import (
 from ..placement.node_resources import nodes_of_pool
 from ..plan import Plan, Refuse, Resume, Start, gives_devices
 from ..quota.calendar_fit import check_calendar
-from ..quota.fit import QuotaRefusal
+from ..quota.fit import QuotaRefusal, Subject
 from ..quota.in_force import in_force
 from ..reasons import Reason
 from ..scheduling.lending import is_waking
 
 Owner = TypeVar("Owner", Project, Department)
-Subject = tuple[str, str, str, str]
-"""The subject of a refusal of quotas, without the figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,9 +205,9 @@ class WhatIf:
         return [one for one in self.snapshot.devices if one.health is Health.HEALTHY and one.node not in closed]
 
     def objection_to(self, policy: Policy) -> QuotaRefusal | None:
-        """Why quotas of a changed policy do not fit at an instant of the calendar; None where no more lacks than now.
+        """The first refusal, at any instant of the calendar, that lacks more GPU than under the present policy.
 
-        The present quotas are checked only if those of the changed policy do not fit.
+        None without any. The present quotas are checked only if those of the changed policy do not fit.
         """
         found = self._refusals(policy)
         missing = dict[Subject, int]()
@@ -273,7 +271,10 @@ def _part(snapshot: Snapshot, pool: str, changed: Notebook | None) -> Snapshot:
 
 
 def _calendar_of(policy: Policy, pool: str, now: int) -> Policy:
-    """The amounts of a pool, and the windows that change them from now on: checking the others would take long."""
+    """The policy reduced to one pool and to the windows that change it from now on.
+
+    Checking the whole policy would take too long.
+    """
     windows = tuple(
         replace(window, changes=changes)
         for window in policy.windows

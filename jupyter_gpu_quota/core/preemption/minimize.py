@@ -36,24 +36,24 @@ def minimize_victims(
     """
     if not any((one.victims or one.moves) and not one.starts for one in preemptions):
         return []
-    drains, restored, reserved = set[Preemption](), set[QuotaState](), Counter[int]()
+    left_over, restored, reserved = set[Preemption](), set[QuotaState](), Counter[int]()
     for piece in backfill:
         reserved[piece.device] += piece.gpu_milli
-    _set_left_over_aside(pool, preemptions, drains, restored)
+    _set_left_over_aside(pool, preemptions, left_over, restored)
     for one in preemptions:
         one.kept_from = _still_kept_from(pool, one, backfill, holder)
     with lifted(pool.ledger, backfill):
         while True:
-            claims = [one for one in preemptions if not one.starts and one not in drains]
-            entitled = [one for one in preemptions if one not in drains and (one.victims or not one.starts)]
+            claims = [one for one in preemptions if not one.starts and one not in left_over]
+            entitled = [one for one in preemptions if one not in left_over and (one.victims or not one.starts)]
             restored |= _restore_all(pool, entitled, reserved)
             if _keep_ranks(pool, entitled, reserved):
                 restored |= _restore_all(pool, entitled, reserved)
-            if not _set_left_over_aside(pool, preemptions, drains, restored):
+            if not _set_left_over_aside(pool, preemptions, left_over, restored):
                 break
         for one in claims:
             _leave_reservation(pool, one, reserved)
-        in_turn = _in_own_order([one for one in preemptions if one in drains])
+        in_turn = _by_job_priority([one for one in preemptions if one in left_over])
         without = [one for one in in_turn if not _reserve_again(pool, one, reserved)]
         lost = [take_place(pool, one, claims, reserved) for one in without]
         lost += withdraw_unfounded(pool, preemptions, lost, reserved)
@@ -107,18 +107,21 @@ def _end_borrowing(ledger: Ledger, preemption: Preemption) -> None:
 
 
 def _set_left_over_aside(
-    pool: PoolState, preemptions: Sequence[Preemption], drains: set[Preemption], restored: set[QuotaState]
+    pool: PoolState, preemptions: Sequence[Preemption], left_over: set[Preemption], restored: set[QuotaState]
 ) -> bool:
-    """Set aside what jobs above their fair share have, the last first; with ``drains``, the ones before."""
-    count = len(drains)
+    """Set aside the devices of jobs above their fair share, the last job first.
+
+    Adds these jobs to ``left_over``. Returns whether there are more of them than before.
+    """
+    count = len(left_over)
     for number, one in reversed(list(enumerate(preemptions))):
-        if one not in drains and _is_left_over(pool, one, restored):
-            drains.add(one)
+        if one not in left_over and _is_left_over(pool, one, restored):
+            left_over.add(one)
             set_aside(pool, one)
             for other in preemptions[number + 1 :]:
                 if other.preemptor.project is one.preemptor.project:
                     other.set_aside_milli += one.preemptor.request.size
-    return len(drains) > count
+    return len(left_over) > count
 
 
 def _is_left_over(pool: PoolState, preemption: Preemption, restored: set[QuotaState]) -> bool:
@@ -149,12 +152,15 @@ def _has_entered(pool: PoolState, preemption: Preemption) -> bool:
     return any(piece.device in devices for piece in preemption.pieces)
 
 
-def _in_own_order(drains: Sequence[Preemption]) -> list[Preemption]:
-    """These, with the jobs of each project by job priority in the places of its jobs: another one may fit now (R23)."""
+def _by_job_priority(left_over: Sequence[Preemption]) -> list[Preemption]:
+    """The same turns of projects, with the jobs of each project by job priority, high to low (R23).
+
+    A job that did not fit before may fit now.
+    """
     by_project = defaultdict[QuotaState, deque[Preemption]](deque)
-    for one in sorted(drains, key=lambda one: -one.preemptor.priority):
+    for one in sorted(left_over, key=lambda one: -one.preemptor.priority):
         by_project[one.preemptor.project].append(one)
-    return [by_project[one.preemptor.project].popleft() for one in drains]
+    return [by_project[one.preemptor.project].popleft() for one in left_over]
 
 
 def _reserve_again(pool: PoolState, preemption: Preemption, reserved: Amounts) -> bool:
@@ -217,8 +223,8 @@ def _restore_victims(
     """Restore the victims that need not stop, and add their projects. Returns whether there are any.
 
     A victim stays out if a preemptor of its own project would lose its entitlement, or if a preemptor of its department
-    depends on its loss. Work that moves uses as much before as after, so it may stay in any case. The victims of jobs
-    above their fair share are last: without any such a job would have reserved what is left over.
+    depends on its loss. Work that moves uses as much before as after, so it may stay in any case. Victims of claims
+    above their fair share are tried last: without a victim such a claim could have used what is left over.
     """
     any_stays = False
     if pool.ledger.all_after(borrowed=True) < _least_freed(preemptions):
@@ -367,12 +373,12 @@ def _restorable(pool: PoolState, preemption: Preemption, several: set[str]) -> l
     alone = [one for one in preemption.victims if one.base not in preemption.victims]
     alone = [one for one in alone if not one.reserved or _is_queued(pool, one)]
     alone = [one for one in alone if one.base is None or one.id not in several]
-    alone.sort(key=lambda one: (one.reserved, not one.protected, one.borrower, _at_quota(one.project)))
+    alone.sort(key=lambda one: (one.reserved, not one.protected, one.borrower, _restore_order(one.project)))
     return [(one,) if one.above is None else (one, one.above) for one in alone]
 
 
-def _at_quota(project: QuotaState) -> tuple[bool, bool]:
-    """Whether the department of a project, and the project, use at least their quota in force."""
+def _restore_order(project: QuotaState) -> tuple[bool, bool]:
+    """Sort key: projects of departments below their quota in force first, then projects below theirs."""
     department = project.parent or project
     return department.use >= department.guarantee, project.use >= project.guarantee
 
@@ -399,7 +405,7 @@ def _keeps_entitlement(preemption: Preemption, size: int, turn: int) -> bool:
         return all(preemption.used[level.key] + more <= level.guarantee for level in levels)
     if any(victim.project is not preemptor.project for victim in preemption.victims):
         return _keeps_fair_share(preemption, levels, size, turn)
-    return _would_enter(preemption, preemptor.project, size, turn)
+    return _would_enter(preemption, size, turn)
 
 
 def _levels_that_gain(preemption: Preemption) -> tuple[QuotaState, ...]:
@@ -409,8 +415,9 @@ def _levels_that_gain(preemption: Preemption) -> tuple[QuotaState, ...]:
     return project.levels if takes_from_outside else (project,)
 
 
-def _would_enter(preemption: Preemption, level: QuotaState, size: int, turn: int) -> bool:
+def _would_enter(preemption: Preemption, size: int, turn: int) -> bool:
     """Whether a claim with victims in its own project only would be legal at its turn, whatever came behind it."""
+    level = preemption.preemptor.project
     used = preemption.used[level.key] + (size if turn > 0 else 0)
     lost = sum(victim.size for victim in preemption.victims) - (0 if turn else size)
     without_aside = used - preemption.set_aside_milli

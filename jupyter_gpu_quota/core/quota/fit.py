@@ -15,6 +15,8 @@ from typing import TypeVar
 from ..model import WHOLE_DEVICE, Amounts, Department, Device, Policy, Project
 
 Owner = TypeVar("Owner", Project, Department)
+Subject = tuple[str, str, str, str]
+"""Code, pool, department and project of a refusal; "" for none."""
 Members = Mapping[str | None, Sequence[Project]]
 """The projects of each department."""
 BEYOND = "department {} (beyond its projects)"
@@ -110,7 +112,7 @@ class QuotaRefusal:
     begins_at: int | None = None
 
     @property
-    def subject(self) -> tuple[str, str, str, str]:
+    def subject(self) -> Subject:
         """The subject of the refusal, without the figures."""
         return self.code, self.pool, self.department or "", self.project or ""
 

@@ -75,7 +75,8 @@ class DrainOffers:
     def _search(self, project: QuotaState, most: int) -> Row | None:
         """The first class of a project that could not start, may fit, and has not refused.
 
-        The job that has the backfill reservation may always get it, in part.
+        The class of the job with the backfill reservation is not filtered by size: what drains may become a part of its
+        reservation.
         """
         refused, held = self._refused.get(project, ()), self.backfill.current
         holder = None if held is None else held.queue

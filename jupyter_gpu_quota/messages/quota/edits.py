@@ -74,8 +74,8 @@ SENTENCES = {
     ),
     "keep jobs": (
         "Ended jobs of all projects, with their logs and outputs, are removed {kept} after their end, those that ended "
-        "earlier at once. Until now they were kept for {was}: for the longest of `storage.keep`, the past use that "
-        "counts, and `c.GPUQuota.keep_jobs_days`."
+        "earlier at once. Until now they were kept for {was}: for the longest of `storage.keep`, "
+        "`policy.history.window` plus one day, and `c.GPUQuota.keep_jobs_days`."
     ),
     "suspend without reclaim": (
         "policy.idle.suspend has no effect in mode report: nothing is freed, so nothing is suspended."
@@ -269,7 +269,7 @@ def affected_sentence(affected: Affected, subject: str, *, before: str, after: s
         "after": after or (_leaves_pool_text(affected) if affected.loses_device else _over_quota_text(affected)),
         "paused": "paused" if by is None else f"stopped by the drain deadline {instant_text(by)}",
         "then": f"; then it waits: {after}" if after else ", and starts again when others have started.",
-        "anyway": " Without this file it is paused, too." if affected.anyway else "",
+        "anyway": " Without this file it loses its GPUs, too." if affected.anyway else "",
         "without": _without_file_text(affected, before),
     }
     return f"{subject} {rendered(EFFECTS[affected.effect], figures)}"

@@ -382,7 +382,10 @@ class Scope(Protocol):
     def ended_after(
         self, table: Table[R], after: tuple[int, str], column: str, values: Sequence[Value], limit: int
     ) -> list[R]:
-        """At most ``limit`` ended rows behind an end and a key, those that ended first, with one of these values."""
+        """At most ``limit`` rows that ended after the position ``after``, with ``column`` in ``values``.
+
+        Their order, and that of positions, is the end in ms, then the key.
+        """
 
     def distinct(self, table: Table[R], column: str) -> set[Value]: ...
 

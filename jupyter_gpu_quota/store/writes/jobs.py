@@ -108,7 +108,9 @@ def change_job(work: UnitOfWork, request: ChangeJob) -> Recorded:
     if request.change == "cancel" and record.job.state is JobState.CANCELLED:
         return work.recorded(request.job, existed=True)
     if record.job.state in FINAL:
-        again = f" `jupyter gpu-quota clone {request.job}` queues it again." if request.change == "release" else ""
+        again = (
+            f" `jupyter gpu-quota clone {request.job}` submits it as a new job." if request.change == "release" else ""
+        )
         raise Refused("ended", f"Job {request.job} has ended ({record.job.state}); nothing was changed.{again}")
     changed = _changed(work, record, request)
     if changed == record:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -48,6 +49,16 @@ def test_a_full_volume_of_the_state_folder_is_named(
         monkeypatch.setattr(state_volume, "has_no_room", lambda folder: True)
         message = world.get("ready").json["message"]
         assert message.startswith(f"{begin} volume of c.GPUQuota.state_dir is full: free space on it"), message
+
+
+def test_requests_that_arrive_together_get_the_same_reading_of_a_volume(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_volume, "has_no_room", lambda folder: True)
+
+    async def both() -> list[bool]:
+        volume = state_volume.StateVolume()
+        return await asyncio.gather(*(volume.is_full(Path("/state")) for _ in range(2)))
+
+    assert asyncio.run(both()) == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -96,15 +96,37 @@ def test_a_request_is_answered_where_only_notes_of_the_store_cannot_be_read(
     assert world.post("jobs", "bob", {"command": ["x"]}).status == 201
 
 
-def test_after_a_restore_the_users_are_those_of_the_restored_database(world: ServiceWorld) -> None:
-    for _ in range(3):
-        world.submit("bob")
-    restored, parsed = MemoryStore(), quotafile.parse(QUOTA)
+def store_with_quota(now: int, version: int = 0) -> MemoryStore:
+    """A store above a version that has the quota file and no work, as after the restore of an early backup."""
+    store, parsed = MemoryStore(), quotafile.parse(QUOTA)
     assert isinstance(parsed, QuotaFile)
     quota = ApplyQuota(
         actor="system:test", text=QUOTA, document=parsed.to_document(), policy=parsed.policy(1), expected_revision=None
     )
-    restored.record([quota], now=world.clock())
+    while store.version() <= version:
+        store.record([quota], now=now)
+    return store
+
+
+def test_a_restored_database_that_has_passed_the_view_resets_the_listeners(world: ServiceWorld) -> None:
+    world.step()
+    world.submit("bob")
+    view, heard = world.services.store_view, list[Delta]()
+
+    async def follow() -> None:
+        await view.refresh()
+        view.listen(heard.append)
+        world.services.slot.store = world.store = store_with_quota(world.clock(), view.mirror.version)
+        await view.refresh()
+
+    world.run(follow())
+    assert [delta.is_restored for delta in heard] == [True]
+
+
+def test_after_a_restore_the_users_are_those_of_the_restored_database(world: ServiceWorld) -> None:
+    for _ in range(3):
+        world.submit("bob")
+    restored = store_with_quota(world.clock())
     version = world.store.version()
     world.services.slot.store = world.store = restored
     world.run(world.services.store_view.refresh())

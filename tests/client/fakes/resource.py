@@ -89,7 +89,7 @@ class Fake(web.RequestHandler):
 
     def job(self, id_: str) -> wire.JobDetail:
         if id_ not in self.world.jobs:
-            self.refuse(404, "not_found", f"There is no job {id_!r}, or you may not see it: look in the list.")
+            self.refuse(404, "not_found", f"There is no job {id_!r}, or you may not see it. Check the name.")
             raise web.Finish
         steps = self.world.script.get(id_)
         if steps:

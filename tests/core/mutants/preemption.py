@@ -293,16 +293,16 @@ PREEMPTION_MUTANTS = (
         "a job that has started on devices taken over may lose its entitlement",
         edit(
             "preemption/minimize.py:minimize_victims",
-            "one not in drains and (one.victims or not one.starts)",
-            "one not in drains and (not one.starts)",
+            "one not in left_over and (one.victims or not one.starts)",
+            "one not in left_over and (not one.starts)",
         ),
     ),
     mutant(
         "what is left goes to the older job, whatever the job priority",
         edit(
             "preemption/minimize.py:minimize_victims",
-            "_in_own_order([one for one in preemptions if one in drains])",
-            "[one for one in preemptions if one in drains]",
+            "_by_job_priority([one for one in preemptions if one in left_over])",
+            "[one for one in preemptions if one in left_over]",
         ),
     ),
     mutant(

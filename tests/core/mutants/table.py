@@ -98,14 +98,14 @@ MUTANTS = (
     mutant(
         "between victims the quota of the project decides before that of its department",
         edit(
-            "preemption/minimize.py:_at_quota",
+            "preemption/minimize.py:_restore_order",
             "(department.use >= department.guarantee, project.use >= project.guarantee)",
             "(project.use >= project.guarantee, department.use >= department.guarantee)",
         ),
     ),
     mutant(
         "a victim of a department or project below its quota is restored like any other",
-        edit("preemption/minimize.py:_restorable", "_at_quota(one.project)", "0"),
+        edit("preemption/minimize.py:_restorable", "_restore_order(one.project)", "0"),
         edit("preemption/minimize.py:_restorable", "one.borrower", "0"),
     ),
     mutant(

@@ -25,7 +25,7 @@ def test_hold_release_and_cancel_are_repeatable(world: ServiceWorld) -> None:
     assert (refused.status, refused.json["reason"]) == (409, "ended")
     assert refused.json["message"] == f"Job {job} has ended (cancelled); nothing was changed."
     released = world.post(f"jobs/{job}/actions/release").json["message"]
-    assert released.endswith(f"nothing was changed. `jupyter gpu-quota clone {job}` queues it again.")
+    assert released.endswith(f"nothing was changed. `jupyter gpu-quota clone {job}` submits it as a new job.")
     assert world.get(f"jobs/{job}").json["ended_at"] is not None
 
 
