@@ -68,8 +68,8 @@ $(VENV)/.lab: $(LAB) $(PAGES) $(VENV)/.demo
 lab: $(VENV)/.lab  ## build the JupyterLab extension and the scripts of the pages
 
 # exec: make sends SIGTERM to the process that it started; a shell in between would not pass it on.
-demo: $(VENV)/.demo $(CACHE)/proxy/.ready $(VENV)/.lab  ## run the demo on a real hub; ONCE=1 ends after the story
-	exec env GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) $(BIN)/jupyter-gpu-quota demo $(if $(ONCE),--once)
+demo: $(VENV)/.demo $(CACHE)/proxy/.ready $(VENV)/.lab  ## run the demo on a real hub; ONCE=1 ends after the story, LOGS=FOLDER keeps logs
+	exec env GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) $(BIN)/jupyter-gpu-quota demo $(if $(ONCE),--once) $(if $(LOGS),--logs $(LOGS))
 
 TEST_READY := $(VENV)/.ready $(HUB5)/.ready $(CACHE)/proxy/.ready $(VENV)/.lab
 PYTEST = GPU_QUOTA_HUB5_PYTHON=$(abspath $(HUB5)/bin/python) GPU_QUOTA_PROXY_CACHE=$(abspath $(CACHE)/proxy) \

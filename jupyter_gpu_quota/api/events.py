@@ -11,8 +11,9 @@ from tornado.iostream import StreamClosedError
 
 from ..core.lifecycle import WAITING
 from ..hub_api import HubUnavailable
+from ..store.reads.snapshot import Mirror
 from ..store.records.calls import StoreUnavailable
-from ..store.records.rows import JobRecord, NotebookRecord
+from ..store.records.rows import BEGINNING, Changes, JobRecord, NotebookRecord, Position
 from ..wire import ChangedView
 from .access.people import NotAllowed, Reader
 from .access.permissions import Person, may_see
@@ -21,7 +22,8 @@ from .access.streams import HEARTBEAT_S, EventStream
 from .handlers.cluster import device_views
 from .requests.call import Call
 from .requests.services import Services
-from .state.store_view import Delta
+from .state.event_ids import EventId
+from .state.store_view import Delta, StoreView
 from .views.idle_states import classified_view
 from .views.rendered_jobs import rendered_job
 
@@ -40,14 +42,16 @@ class _Changes:
     """The changes since the last event, each record once and in its newest state."""
 
     version: int = 0
+    position: Position = BEGINNING
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     notebooks: dict[str, NotebookRecord] = field(default_factory=dict)
     devices: set[str] = field(default_factory=set)
-    is_restored: bool = False
+    reload: bool = False
 
     def add(self, delta: Delta) -> None:
-        self.is_restored |= delta.is_restored
-        self.version = max(self.version, delta.version)
+        self.reload |= delta.reload
+        if delta.version >= self.version:
+            self.version, self.position = delta.version, delta.position
         self.jobs |= {record.job.id: record for record in delta.jobs}
         self.notebooks |= {record.notebook.id: record for record in delta.notebooks}
         self.devices |= set(delta.devices)
@@ -66,7 +70,7 @@ class _Inbox:
         person = self._reader()
         jobs = tuple(record for record in delta.jobs if may_see(person, record))
         notebooks = tuple(record for record in delta.notebooks if may_see(person, record))
-        if not (jobs or notebooks or delta.devices or delta.is_restored):
+        if not (jobs or notebooks or delta.devices or delta.reload):
             return
         try:
             self._queue.put_nowait(replace(delta, jobs=jobs, notebooks=notebooks))
@@ -75,7 +79,7 @@ class _Inbox:
 
     def put_work(self, delta: Delta) -> None:
         """Put the changes of jobs and notebooks."""
-        if delta.jobs or delta.notebooks or delta.is_restored:
+        if delta.jobs or delta.notebooks or delta.reload:
             self.put(replace(delta, devices=()))
 
     async def take(self, timeout_s: float) -> _Changes | None:
@@ -116,34 +120,58 @@ async def follow(call: Call) -> None:
             services.store_view.forget(put)
 
 
-def _resumed_from(call: Call) -> int | None:
+def _resumed_from(call: Call) -> EventId | None:
     word = call.resource.request.headers.get("Last-Event-ID") or call.text("since")
     if word is None:
         return None
-    if not (word.isascii() and word.isdigit() and len(word) < 19):
+    known = EventId.parse(word)
+    if known is None:
         raise Refused(400, "invalid", f"Last-Event-ID was {word[:40]!r}; it is the id of an event of this stream.")
-    return int(word)
+    return known
 
 
 async def _send_first(
-    services: Services, person: Person, stream: EventStream, since: int | None, devices: tuple[str, ...]
+    services: Services, person: Person, stream: EventStream, known: EventId | None, devices: tuple[str, ...]
 ) -> None:
-    """Send the present version, with all changes that a resuming reader missed, and these devices."""
-    version = services.store_view.mirror.version
-    unsent = _Changes(version=version)
-    if since is not None and since != version:
-        store = services.store_view.store
-        if since > version or await services.store_view.read_long(store.changed_work, since) > MAX_RESUMED:
-            await stream.send("reset", f'{{"version":{version}}}', str(version))
+    """Send the present version; to a resuming reader all changes that it missed, and these devices if there are any."""
+    mirror = services.store_view.mirror
+    unsent = _Changes(version=mirror.version, position=mirror.position)
+    if known is not None:
+        missed = await _missed(services.store_view, person, known)
+        if missed is None:
+            await stream.send("reset", f'{{"version":{mirror.version}}}', _id_of(mirror, person))
             return
-        changes = await services.store_view.read_long(store.changes, since)
-        await services.store_view.learn_names(changes.people)
-        unsent.add(Delta(version=version, jobs=changes.jobs, notebooks=changes.notebooks, devices=devices))
-    await stream.send("changed", changed_view(services, person, unsent), str(version))
+        unsent.jobs = {record.job.id: record for record in missed.jobs}
+        unsent.notebooks = {record.notebook.id: record for record in missed.notebooks}
+        unsent.devices = set(devices) if known.version != mirror.version else set()
+    await stream.send("changed", await _explained_view(services, person, unsent), _id_of(unsent, person))
+
+
+async def _missed(view: StoreView, person: Person, known: EventId) -> Changes | None:
+    """The changes since an event; None if the client has to load all again."""
+    if not await known.is_continued(view, person):
+        return None
+    if await view.read_long(view.store.changed_work, known.version) > MAX_RESUMED:
+        return None
+    changes = await view.read_long(view.store.changes, known.version)
+    await view.learn_names(changes.people)
+    return None if changes.removed_devices else changes
+
+
+def _id_of(at: _Changes | Mirror, person: Person) -> str:
+    return str(EventId.of(at.version, at.position, person))
+
+
+async def _explained_view(services: Services, person: Person, unsent: _Changes) -> ChangedView:
+    """The changes that one person may see; the reasons of waiting jobs are those of the next decision."""
+    if any(record.job.state in WAITING for record in unsent.jobs.values()):
+        with contextlib.suppress(StoreUnavailable):
+            await services.decisions.latest()
+    return changed_view(services, person, unsent)
 
 
 async def _send_changes(services: Services, reader: Reader, stream: EventStream, inbox: _Inbox) -> None:
-    """Send what changes, or ``reset`` after a restore.
+    """Send what changes, or ``reset`` where work or devices that a client knows may be gone.
 
     A reader whose roles changed is reset, too: the inbox has no changes that the old roles hid.
     """
@@ -151,20 +179,17 @@ async def _send_changes(services: Services, reader: Reader, stream: EventStream,
         before = reader.last_known
         unsent = await inbox.take(HEARTBEAT_S)
         person = await reader.now()
-        is_restored = unsent is not None and unsent.is_restored
-        if is_restored or (person.roles, person.admin) != (before.roles, before.admin):
-            version = services.store_view.mirror.version
-            await stream.send("reset", f'{{"version":{version}}}', str(version))
+        has_new_roles = (person.roles, person.admin) != (before.roles, before.admin)
+        if has_new_roles or (unsent is not None and unsent.reload):
+            mirror = services.store_view.mirror
+            await stream.send("reset", f'{{"version":{mirror.version}}}', _id_of(mirror, person))
             continue
         if unsent is None:
             await stream.heartbeat()
             continue
-        if any(record.job.state in WAITING for record in unsent.jobs.values()):
-            with contextlib.suppress(StoreUnavailable):
-                await services.decisions.latest()
-        view = changed_view(services, person, unsent)
+        view = await _explained_view(services, person, unsent)
         if view.jobs or view.notebooks or view.devices:
-            await stream.send("changed", view, str(view.version))
+            await stream.send("changed", view, _id_of(unsent, person))
 
 
 def changed_view(services: Services, person: Person, unsent: _Changes) -> ChangedView:

@@ -63,6 +63,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 ERROR = "Error: "
 """How click begins the sentence of a wrong usage."""
+IMPOSSIBLE_NAMES = {errno.ENAMETOOLONG, errno.ELOOP}
+"""Errors of a name itself, which calls such as ``Path.exists`` raise and do not answer."""
 HIDDEN = {"serve", "api", "controller", "node-agent"}
 OTHER_NAMES = {"queue": "jobs", "status": "jobs", "pause": "hold", "suspend": "hold", "resume": "release"}
 """Words that users of other queues type, with our command."""
@@ -72,13 +74,16 @@ class Commands(click.Group):
     """Finds a command in the table and imports only its module."""
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """Run the command. A full disk, a file size limit or a closed stdout ends it with a sentence and code 1."""
+        """Run the command. A full disk, a closed stdout or an impossible file name ends it with a sentence and 1."""
         if sys.stdout is None and not HIDDEN.intersection(sys.argv[1:2]):
             click.echo("the output cannot be written: stdout is closed", err=True)
             sys.exit(1)
         try:
             return super().main(*args, **options)
         except OSError as error:
+            if error.errno in IMPOSSIBLE_NAMES:
+                click.echo(wrapped(f"{_name_in(error)} is no usable file name: {error.strerror}"), err=True)
+                sys.exit(1)
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
             with contextlib.suppress(
@@ -128,6 +133,12 @@ class Commands(click.Group):
             advice = f"did you mean {near[0]}?" if near else "--help lists them"
             ctx.fail(f"there is no command {args[0][:40]!r}; {advice}")
         return super().resolve_command(ctx, args)
+
+
+def _name_in(error: OSError) -> str:
+    """The file name of an error in quotes, with its beginning alone where it is long."""
+    name = str(error.filename or "")
+    return f"{name[:60]!r}... (of {len(name)} characters)" if len(name) > 200 else repr(name)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Sequence[Path]) ->
     for option, path in outputs.items():
         if path is None or _is_special(path):
             continue
-        if (place := path.resolve()) in taken:
+        if (place := _place(path)) in taken:
             fail(f"{option} would overwrite {taken[place]}; name another file", USAGE)
         if not path.parent.is_dir():
             fail(f"{path} cannot be written: the folder {path.parent} does not exist")
@@ -30,13 +31,21 @@ def write_whole(path: Path, text: str) -> None:
     if _is_special(path):
         path.write_text(text, encoding="utf-8")
         return
-    place = path.resolve()
+    place = _place(path)
     beside = place.with_name(f".{uuid.uuid4().hex}.part")
     try:
         beside.write_text(text, encoding="utf-8")
         beside.replace(place)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _place(path: Path) -> Path:
+    """The file to which links lead. Raises OSError where they lead to each other."""
+    try:
+        return path.resolve()
+    except RuntimeError as error:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from error
 
 
 def _is_special(path: Path) -> bool:

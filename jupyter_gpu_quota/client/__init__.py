@@ -113,7 +113,11 @@ class Client:
         arguments.check_connection(url, token, timeout_s)
         address = url or next((environment[name] for name in URL_VARIABLES if environment.get(name)), None)
         if not address:
-            raise Unreachable("No address of a gpu-quota service is known; give --url or set JUPYTER_GPU_QUOTA_URL.")
+            raise Unreachable(
+                "No address of a gpu-quota service is known: run this in a notebook server of the hub, or set"
+                " JUPYTER_GPU_QUOTA_URL (or --url) to the hub's address and JUPYTERHUB_API_TOKEN to a token of its page"
+                " /hub/token."
+            )
         self._project = environment.get("JUPYTER_GPU_QUOTA_PROJECT") or None
         self._environment = environment
         token = token_of(token or environment.get("JUPYTERHUB_API_TOKEN"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
 import shutil
 import sys
@@ -16,9 +17,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from ..core.amounts import counted
 from .end_signals import EndSignals
 from .facts import Facts
-from .failures import ADVICE, describe
+from .failures import advice, describe
 from .observer import ProcessObserver, belongs_to
 from .progress_bars import ProgressBars
 from .scenario import FACTS, Scenario
@@ -45,6 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     A failure, and a stop by a signal, is one line: what failed and what to do. Nothing is left, as after a success.
     """
     options, signals = _options(arguments), EndSignals()
+    logging.basicConfig(handlers=[logging.NullHandler()])  # such as connections that the end of the hub closes
     console = Console() if sys.stdout.isatty() else Console(width=160)
     try:
         with signals.handled():
@@ -55,7 +58,8 @@ def main(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - a demo prints no traceback; --logs keeps it
         return _fail(describe(error), console)
     if options.once and (missing := facts.missing()):
-        return _fail(f"{len(missing)} facts were not observed: {'; '.join(missing)}. {ADVICE}", console)
+        count = counted(len(missing), "fact was", "facts were")
+        return _fail(f"{count} not observed: {'; '.join(missing)}. {advice()}", console)
     return 0
 
 
@@ -111,7 +115,8 @@ def _hub(folder: Path, options: argparse.Namespace, console: Console, signals: E
     )
     try:
         with signals.ignored_after():  # a second Ctrl-C would leave a hub behind
-            hub.start()
+            with console.status("Starting the hub and its services: 10 to 60 s"):
+                hub.start()
             yield hub
     finally:
         try:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
+from ..core.amounts import counted
 from .proxy import ProxyError
 from .scenario_context import NotObserved
 from .temporary_hub import HubFailed
@@ -14,8 +18,14 @@ from .users import Unexpected
 LONGEST = 400
 """Characters of one sentence."""
 
-KEEP_LOGS = "Run it again with --logs FOLDER to keep the logs"
-ADVICE = f"{KEEP_LOGS}; `jupyter gpu-quota doctor` checks this machine."
+_CALLED = Path(sys.argv[0])
+PROGRAM = str(_CALLED) if _CALLED.name == "jupyter-gpu-quota" else "jupyter gpu-quota"
+ADVICE = (
+    "Run it again with `--logs FOLDER` (`make demo LOGS=FOLDER`) to keep the logs;"
+    f" `{PROGRAM} doctor` checks this machine."
+)
+MAX_LOAD = 3.0
+"""Waiting processes for each processor above which the load is named as a possible cause."""
 FULL = "Free some space, or set TMPDIR to a folder on another disk."
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _EXPECTED = (HubFailed, ProxyError, NotObserved, Unexpected)
@@ -50,4 +60,15 @@ def _sentence(text: str) -> str:
 def _advice(error: BaseException, what: str) -> str:
     if getattr(error, "errno", None) in NO_SPACE or re.search(r"disk is full|no space left", what, re.IGNORECASE):
         return FULL
-    return "" if isinstance(error, ProxyError) else ADVICE
+    return "" if isinstance(error, ProxyError) else advice()
+
+
+def advice() -> str:
+    """What to do after a failure; a high load of the machine is named."""
+    load, processors = os.getloadavg()[0], os.cpu_count() or 1
+    if load < MAX_LOAD * processors:
+        return ADVICE
+    return (
+        f"The load of this machine is {load:.1f} on {counted(processors, 'processor')}, which may be the cause: try"
+        f" again when it is lower. {ADVICE}"
+    )

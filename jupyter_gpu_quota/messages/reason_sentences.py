@@ -284,9 +284,9 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
     ),
     R.NEVER_FITS: (
         "{project} asked for {asked_milli:gpu} GPU in {ranks:rank}; pool {pool} has {capacity_milli:gpu} GPU and room "
-        "for {possible_ranks:such rank} without other work of this hub. It cannot start there: ask for less or choose "
-        "another pool.",
-        "It cannot start: it does not fit the pool, even without other work of this hub.",
+        "for {possible_ranks:such rank} without other jobs and notebooks. It cannot start there: ask for less or "
+        "choose another pool.",
+        "It cannot start: it does not fit the pool, even without other jobs and notebooks.",
     ),
     R.PROJECT_GONE: (
         "Project {project} is no longer in the quota file. This {kind} keeps its GPUs until {until}; nothing else "

@@ -86,9 +86,9 @@ _UNTIL = {
 
 
 def short_sentence(code: str) -> str | None:
-    """The sentence of a reason without its figures; None for the code of another release."""
+    """The sentence of a reason without its figures, of work that has not started; None for another release's code."""
     pair = {reason.value: each for reason, each in SENTENCES.items()}.get(code)
-    return pair[1] if pair else None
+    return rendered(pair[1], _BEGINS) if pair else None
 
 
 def sentence(reason: Reason, *, began: bool = False, ended: bool = False, advised: bool = True) -> str:

@@ -81,8 +81,9 @@ def read(text: str) -> yaml.Node:
         _check_events(text)
         root: yaml.Node | None = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
-        line, problem = _place(error), " ".join(part for part in (error.context, error.problem) if part)
-        raise Unreadable(line + 1, f"this is not YAML: {problem}{_advice(text, line, error)}") from None
+        line, advice = _place(text, error)
+        problem = " ".join(part for part in (error.context, error.problem) if part)
+        raise Unreadable(line + 1, f"this is not YAML: {problem}{advice}") from None
     except yaml.YAMLError as error:
         raise Unreadable(1, f"this is not YAML: {error}".splitlines()[0]) from None
     if root is None:
@@ -91,29 +92,51 @@ def read(text: str) -> yaml.Node:
 
 
 def tokens(text: str) -> Iterator[yaml.Token]:
-    """The tokens of a text that :func:`read` accepts, with their places in it."""
+    """The tokens of a text, with their places in it. Raises YAMLError where :func:`read` refuses the text."""
     return yaml.scan(text, Loader=_Loader)
 
 
-def _place(error: yaml.MarkedYAMLError) -> int:
-    """The line, from 0, where what has no end begins; for other errors the line where the parser stops."""
-    mark = (error.context_mark if _unfinished(error) else None) or error.problem_mark or error.context_mark
-    return mark.line if mark else 0
+def _place(text: str, error: yaml.MarkedYAMLError) -> tuple[int, str]:
+    """The line, from 0, where what has no end begins, else where the parser stops; and the usual mistake."""
+    begun, unfinished = _unfinished(text, error)
+    mark = begun or error.problem_mark or error.context_mark
+    line = mark.line if mark else 0
+    stopped = min(error.problem_mark.line if error.problem_mark else line, text.rstrip().count("\n"))
+    return line, _advice(text, line, error, unfinished.format(stopped=max(line, stopped) + 1))
 
 
-def _unfinished(error: yaml.MarkedYAMLError) -> str:
-    """The usual mistake where something begins and has no end; empty for other errors."""
-    return next((advice for words, advice in _UNFINISHED.items() if words in str(error.context)), "")
+def _unfinished(text: str, error: yaml.MarkedYAMLError) -> tuple[yaml.Mark | None, str]:
+    """Where something begins that has no end, and the usual mistake; (None, "") for other errors."""
+    if "parsing a flow node" in str(error.context):
+        bracket = _open_bracket(text, error)
+        return bracket, _OPEN_BRACKET if bracket else ""
+    advice = next((advice for words, advice in _UNFINISHED.items() if words in str(error.context)), "")
+    return error.context_mark if advice else None, advice
 
 
-def _advice(text: str, line: int, error: yaml.MarkedYAMLError) -> str:
+def _open_bracket(text: str, error: yaml.MarkedYAMLError) -> yaml.Mark | None:
+    """The last bracket that is open where the document ends; None if the parser stops before that end."""
+    opened: list[yaml.Mark] = []
+    for token in tokens(text):
+        if isinstance(token, yaml.FlowSequenceStartToken | yaml.FlowMappingStartToken):
+            opened.append(token.start_mark)
+        elif isinstance(token, yaml.FlowSequenceEndToken | yaml.FlowMappingEndToken):
+            del opened[-1:]
+        elif isinstance(token, yaml.StreamEndToken | yaml.DocumentStartToken | yaml.DocumentEndToken) and opened:
+            return opened[-1]
+        if error.problem_mark and token.start_mark.index >= error.problem_mark.index:
+            break
+    return None
+
+
+def _advice(text: str, line: int, error: yaml.MarkedYAMLError, unfinished: str) -> str:
     """The usual mistake where the YAML parser stops, in the author's terms; empty where none is known."""
     lines, problem = text.split("\n"), str(error.problem)
     written = lines[line] if line < len(lines) else ""
     if "\t" in written[: len(written) - len(written.lstrip())]:
         return "; a tab indents this line, and YAML takes only spaces"
-    if unfinished := _unfinished(error):
-        return unfinished.format(stopped=error.problem_mark.line + 1 if error.problem_mark else line + 1)
+    if unfinished:
+        return unfinished
     if any(words in problem for words in _MISALIGNED):
         indent = len(written) - len(written.lstrip())
         if MAPPING_IN_LINE.search(written):

@@ -230,6 +230,9 @@ class Replay:
                 case NodeEvent():
                     self.executor.restore_node(event.node)
                 case GiveUp():
+                    if event.work.gives_up_ms == event.work.submit_ms:  # its submission is one of these requests
+                        self._record(requests, at)
+                        requests = []
                     requests += self._cancel_unstarted(event.work)
                 case ServerEvent():
                     requests += self.servers.apply(event)
@@ -335,11 +338,11 @@ def _events_of(
                 )
             case JobWork():
                 request = submission(work, user, pool, quota, _requested_models(trace, work, pool, models[pool]))
-                if work.cancel_ms is not None:
-                    yield trace.begins_at + work.cancel_ms, ChangeJob(job=name, actor=user, change="cancel")
             case _:
                 assert_never(work)
-        yield trace.begins_at + work.submit_ms, request
+        yield trace.begins_at + work.submit_ms, request  # before all that may come in the same millisecond
+        if isinstance(work, JobWork) and work.cancel_ms is not None:
+            yield trace.begins_at + work.cancel_ms, ChangeJob(job=name, actor=user, change="cancel")
         if work.gives_up_ms is not None:
             yield trace.begins_at + work.gives_up_ms, GiveUp(work=work)
 

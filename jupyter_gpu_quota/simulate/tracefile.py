@@ -182,7 +182,8 @@ class JobWork(_Work):
     of a model of its own, such as "H200 MIG 1g.18gb".
     ``saves_in_s``: how long it takes to save when it is paused; left out, it cannot, and starts again from its
     last checkpoint (``checkpoint_every_s``) or from nothing. ``use_percent``: how busy its share is while it runs.
-    ``cancel_s``: when its owner cancels it; ``gives_up_s``: when its owner cancels it if it has had no GPU until then.
+    ``cancel_s``: when its owner cancels it; ``gives_up_s``: when its owner cancels it if it has had no GPU until then;
+    both may be the instant of its submission, and not before.
     """
 
     kind: Literal["training"]

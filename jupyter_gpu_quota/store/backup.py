@@ -10,7 +10,7 @@ from sqlalchemy.engine import make_url
 
 from .database.copies import copy_database
 from .database.db_errors import openable
-from .database.restore import check_backup, copy_of_backup, new_name, replace_rows
+from .database.restore import NOT_RESTORED, check_database, check_tables, copy_of_backup, new_name, replace_rows
 from .open import open_store
 from .records.calls import StoreUnavailable
 
@@ -22,8 +22,10 @@ def backup(url: str, file: Path) -> None:
         raise StoreUnavailable(f"There is no database {source}; name its state folder with --state-dir.")
     if file.exists():
         raise StoreUnavailable(f"{file} exists already; give another name.")
+    if not file.parent.is_dir():
+        raise StoreUnavailable(f"There is no folder {file.parent} for the backup; create it, or give another name.")
     try:
-        check_backup(source)
+        check_database(source, outcome="no backup was made")
         copy_database(source, file)
     except (OSError, sqlite3.Error) as error:
         raise StoreUnavailable(f"The backup cannot be written to {file}: {error}.") from error
@@ -44,14 +46,15 @@ def restore(url: str, file: Path, *, now: int) -> Restored:
     """
     target, file = _file_of(url, "pg_restore, into an empty database and with the hub stopped"), file.absolute()
     if not file.exists():
-        raise StoreUnavailable(f"There is no file {file}; nothing was restored.")
+        raise StoreUnavailable(f"There is no file {file}; {NOT_RESTORED}.")
     if target.exists() and target.samefile(file):
-        raise StoreUnavailable(f"{file} is the database itself; nothing was restored.")
-    check_backup(file)
+        raise StoreUnavailable(f"{file} is the database itself; {NOT_RESTORED}.")
+    check_database(file, outcome=NOT_RESTORED)
     before = new_name(target, now) if target.exists() else None
     try:
         with copy_of_backup(file, target) as copy:
             _migrate(copy, file)
+            check_tables(copy, file)
             open_store(url).close()
             replace_rows(target, copy, before=before, file=file.name, now=now)
     except (OSError, sqlite3.Error) as error:

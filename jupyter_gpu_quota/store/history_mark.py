@@ -13,7 +13,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .database.position import Position
+from .records.rows import Position
 
 MARK = "history.json"
 """The name of the file in the state folder."""

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from ..core.model import NotebookState
 from ..core.samples import DeviceSample
 from .database import tables
-from .database.position import Position, has_position, position_of
+from .database.position import has_position, position_of
 from .database.tables import AllocationRow, Head, Rows, Scope, Table, Where
 from .job_listing import jobs_where, ordered_jobs
 from .records.activity import Note, NotebookReport, NoteKind
@@ -24,6 +24,7 @@ from .records.rows import (
     JobSeries,
     JobStart,
     NotebookRecord,
+    Position,
     QuotaRevision,
     RankRecord,
     UsageHour,
@@ -67,7 +68,7 @@ class StoreQueries:
         with self._rows.reading() as scope:
             head = head_of(scope)
             if head.version == since:
-                return Changes(version=since, fencing=head.fencing)
+                return Changes(version=since, fencing=head.fencing, position=position_of(head))
             return _changes(scope, head, since, ended=ended)
 
     def changed_work(self, since: int) -> int:
@@ -293,6 +294,7 @@ def _changes(scope: Scope, head: Head, since: int, *, ended: bool) -> Changes:
     return Changes(
         version=head.version,
         fencing=head.fencing,
+        position=position_of(head),
         jobs=tuple(scope.changed(tables.JOBS, since, live=live)),
         notebooks=tuple(scope.changed(tables.NOTEBOOKS, since, live=live)),
         nodes=tuple(row.node for row in nodes.values() if row.removed_at is None),

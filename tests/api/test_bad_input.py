@@ -309,6 +309,12 @@ def test_a_secrets_value_is_in_no_error(world: ServiceWorld) -> None:
         pytest.param("GET", "jobs?offset=-1", 400, "invalid", id="a page before the first"),
         pytest.param("GET", "jobs?limit=many", 400, "invalid", id="a page in words"),
         pytest.param("GET", "jobs?limit=%D9%A3", 400, "invalid", id="a page in Arabic digits"),
+        pytest.param("GET", "jobs?offset=1_0", 400, "invalid", id="an offset with an underscore"),
+        pytest.param("GET", "jobs?limit=%205", 400, "invalid", id="a limit after a space"),
+        pytest.param("GET", "jobs?limit=5%20", 400, "invalid", id="a limit before a space"),
+        pytest.param("GET", "jobs?limit=%2B5", 400, "invalid", id="a limit with a plus sign"),
+        pytest.param("GET", f"jobs?offset={'0' * 19}5", 400, "invalid", id="an offset of twenty digits"),
+        pytest.param("GET", f"jobs?offset={'0' * 20}many", 400, "invalid", id="words behind twenty digits"),
         pytest.param("GET", "jobs?mine=perhaps", 400, "invalid", id="a truth in words"),
         pytest.param("GET", "jobs?project=%00", 400, "invalid", id="a project that is a NUL"),
         pytest.param("GET", "jobs?state=sleeping", 400, "invalid", id="a state that is not there"),
@@ -324,6 +330,16 @@ def test_unknown_paths_get_the_same_error_format(
     answer = world.call(method, path, "bob")
     assert (answer.status, answer.json["status"], answer.json["reason"]) == (status, status, reason)
     assert answer.json["message"]
+
+
+def test_an_invalid_number_of_the_query_is_repeated_with_its_bounds(world: ServiceWorld) -> None:
+    sentences = [world.get(f"jobs?{query}").json["message"] for query in ("limit=1_0", "limit=0", "offset=-1")]
+    assert sentences == [
+        "limit was '1_0'; it is a whole number from 1 to 1000.",
+        "limit was '0'; it is a whole number from 1 to 1000.",
+        "offset was '-1'; it is a whole number from 0 to 1000000000.",
+    ]
+    assert world.get("jobs?offset=007&limit=").json["_pagination"] == {"offset": 7, "limit": 100, "total": 0}
 
 
 def test_an_internal_error_discloses_no_details(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -406,34 +406,38 @@ class ServiceWorld:
     def stream(
         self, path: str, who: str = "bob", headers: dict[str, str] | None = None
     ) -> Iterator[Iterator[tuple[str, Any]]]:
-        """The events of a stream, as (event, data); after a minute with none it fails."""
+        """The events of a stream, as (event, data); after a minute with none it fails.
+
+        ``last_event_id`` is the id of the event that was read last.
+        """
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         sent = {"Authorization": f"token {HUB_TOKEN if who == 'hub' else f'token-{who}'}", **(headers or {})}
         connection.request("GET", self.path(path), headers=sent)
         answer = connection.getresponse()
         assert answer.status == 200, answer.read()
         try:
-            yield _events(answer)
+            yield self._events(answer)
         finally:
             connection.close()
             answer.close()
 
-
-def _events(answer: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
-    event, data = "", ""
-    beats = 0
-    for line in answer:
-        beats += line.startswith(b":")
-        assert beats < 6, "only heartbeats come: the event that is waited for does not exist"
-        text = line.decode().rstrip("\n")
-        if text.startswith("event: "):
-            event = text.removeprefix("event: ")
-        elif text.startswith("data: "):
-            data = text.removeprefix("data: ")
-        elif not text and event:
-            if event != "beat":
-                yield event, json.loads(data)
-            event = ""
+    def _events(self, answer: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
+        event, data = "", ""
+        beats = 0
+        for line in answer:
+            beats += line.startswith(b":")
+            assert beats < 6, "only heartbeats come: the event that is waited for does not exist"
+            text = line.decode().rstrip("\n")
+            if text.startswith("id: "):
+                self.last_event_id = text.removeprefix("id: ")
+            elif text.startswith("event: "):
+                event = text.removeprefix("event: ")
+            elif text.startswith("data: "):
+                data = text.removeprefix("data: ")
+            elif not text and event:
+                if event != "beat":
+                    yield event, json.loads(data)
+                event = ""
 
 
 def serving(app: Application) -> tuple[HTTPServer, int]:

@@ -39,3 +39,17 @@ def test_a_list_of_outputs_looks_at_a_bounded_number_of_entries(
     monkeypatch.setattr(outputs, "MAX_VISITED", MOST)
     assert JobOutputs(tmp_path).outputs("J", 10).is_truncated is is_truncated
     assert len(seen) <= MOST
+
+
+@pytest.mark.parametrize(("depth", "is_truncated"), [(32, False), (33, True), (40, True)])
+def test_a_list_of_outputs_reports_folders_that_are_too_deep_to_look_into(
+    tmp_path: Path, depth: int, is_truncated: bool
+) -> None:
+    folder = Path(rank_paths(str(tmp_path), "J", 0, 0).outputs)
+    deepest = folder.joinpath(*["d"] * depth)
+    deepest.mkdir(parents=True)
+    for each in (folder, deepest):
+        (each / "f").touch()
+    found = JobOutputs(tmp_path).outputs("J")
+    assert [each.path for each in found.files] == ["d/" * depth + "f", "f"][is_truncated:]
+    assert found.is_truncated is is_truncated

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +57,31 @@ def test_a_service_without_its_database_ends_with_3(world: World) -> None:
 def test_a_refusal_ends_with_1_and_its_sentence(world: World) -> None:
     done = run("job", "J9")
     assert (done.exit_code, done.stderr) == (1, "There is no job 'J9', or you may not see it. Check the name.\n")
+
+
+LONG, LOOP = "x" * 300, "loop"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(["simulate", "x" * 5000], "(of 5000 characters) is no usable", id="a trace"),
+        pytest.param(["simulate", "bank:calm", "--report", LONG], "too long", id="a report"),
+        pytest.param(["simulate", "bank:calm", "--html", LOOP], "symbolic links", id="a page through a loop of links"),
+        pytest.param(["backup", "--state-dir", LONG, "y"], "too long", id="a state folder"),
+        pytest.param(["restore", "--state-dir", ".", LONG], "too long", id="a backup"),
+    ],
+)
+def test_an_impossible_file_name_ends_with_1_and_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(LOOP).symlink_to(LOOP)
+    done = run(*words)
+    sentence = " ".join(done.stderr.split())
+    assert (done.exit_code, done.stdout) == (1, "") and len(sentence) < 400
+    assert "is no usable file name: " in sentence and said in sentence
+    assert [each.name for each in tmp_path.iterdir()] == [LOOP]
 
 
 @pytest.mark.parametrize("command", ["jobs", "simulate bank:calm", "--help"])

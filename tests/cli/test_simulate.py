@@ -455,7 +455,7 @@ def test_a_job_that_fits_on_no_node_has_the_reason_why_it_never_started(seven: P
     done = run(*words, "--report", seven / "r.json", "--html", seven / "p.html")
     because = json.loads((seven / "r.json").read_text())["never_started_because"]
     assert [(row["reason"], row["project"], row["count"]) for row in because] == [("never_fits", "churn", 2)]
-    sentence = "churn asked for 9 GPU in 1 rank; pool all has 7 GPU and room for 0 such ranks when it is empty."
+    sentence = "churn asked for 9 GPU in 1 rank; pool all has 7 GPU and room for 0 such ranks without other jobs"
     assert because[0]["message"].startswith(sentence)
     (line,) = (line for line in done.stdout.splitlines() if "never started" in line)
     assert line.startswith(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import math
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -21,7 +23,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jupyter_gpu_quota.demo import command, proxy, scenario_context, temporary_hub
+from jupyter_gpu_quota.demo import command, failures, proxy, scenario_context, temporary_hub
 from jupyter_gpu_quota.demo.failures import ADVICE, FULL, describe
 from jupyter_gpu_quota.demo.proxy import ProxyError, cache_folder
 from jupyter_gpu_quota.demo.temporary_hub import HubUsers, TemporaryHub, error_in, processes_of
@@ -73,6 +75,11 @@ def listening_ports() -> set[str]:
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     ports = {row[1].rpartition(":")[2] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own}
     return {port for port in ports if 20_000 <= int(port, 16) < 32_000}
+
+
+@pytest.fixture(autouse=True)
+def _no_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures, "MAX_LOAD", math.inf)
 
 
 # Causes
@@ -247,6 +254,13 @@ def test_the_error_in_a_log(log: str, error: str) -> None:
 def test_of_a_group_of_errors_the_first_is_described_on_one_line() -> None:
     group = ExceptionGroup("tasks", [ExceptionGroup("more", [Unexpected("bob's\n<b>server</b> ended")]), KeyError("x")])
     assert describe(group) == f"bob's server ended. {ADVICE}"
+
+
+def test_a_high_load_is_named_as_a_possible_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures, "MAX_LOAD", -1.0)
+    assert re.search(
+        r"ended\. The load of this machine is [\d.]+ on \d+ processors?, which", describe(Unexpected("it ended"))
+    )
 
 
 class Page(BaseHTTPRequestHandler):

@@ -32,7 +32,7 @@ from jupyter_gpu_quota.core.reasons import (
     WaitsForDrain,
 )
 from jupyter_gpu_quota.messages.reason_sentences import SENTENCES
-from jupyter_gpu_quota.messages.reasons import sentence, warning
+from jupyter_gpu_quota.messages.reasons import sentence, short_sentence, warning
 from jupyter_gpu_quota.store.database.codecs import REASON
 from jupyter_gpu_quota.wire import ReasonView
 from jupyter_gpu_quota.wire.reason_schema import reasons_schema
@@ -79,6 +79,8 @@ def test_every_reason_is_a_sentence(code: ReasonCode, whole: bool) -> None:
 @pytest.mark.parametrize("code", EVERY)
 def test_a_stored_reason_without_its_figures_is_a_short_sentence(code: ReasonCode) -> None:
     assert sentence(OtherReason(code=code)).endswith(".")
+    short = short_sentence(code)
+    assert short is not None and not re.search(r"[{}]", short), short
 
 
 @pytest.mark.parametrize(("pauses", "says"), [(1, "is 1 pause within 1 day"), (4, "is 4 pauses within 1 day")])

@@ -165,6 +165,14 @@ from tests.quotafile.texts import LEAST, project, read, refused
         pytest.param("pools: big: x", 1, "a line has one key with ': '", id="two keys on one line"),
         pytest.param("a: {b: [1, 2}\nc: 1", 1, "a bracket that opens in this line is not closed", id="an open bracket"),
         pytest.param("a: 1\nb: [1,\n  2\nc: 3", 2, "or a comma is missing by line 4", id="a bracket of two lines"),
+        pytest.param("version: 1\npools: [\n", 2, "missing by line 2", id="a bracket alone"),
+        pytest.param("version: 1\npools: [a,\n", 2, "a bracket that opens in this line is not closed", id="a list"),
+        pytest.param("version: 1\npools: {name: a,\n", 2, "a bracket that opens in this line", id="a mapping"),
+        pytest.param(
+            "version: 1\npools: {name: a\n", 2, "missing by line 2", id="the last line is the one that exists"
+        ),
+        pytest.param("a: [1,\n  {b: '[',\n  # [\n", 2, "a bracket that opens in this line", id="the last open bracket"),
+        pytest.param("a: [1,\n  {b: []},\n", 1, "a bracket that opens in this line", id="closed brackets between"),
         pytest.param("a: 1\nb\nc: 3", 2, "a key in this line has no ': '", id="a key without a colon"),
         pytest.param("a: 1\nb: 'x\nc: 3", 2, "a quote that opens in this line is not closed", id="an open quote"),
         pytest.param("a: b\n\x00", 2, "U+0000", id="a null character"),
@@ -187,6 +195,12 @@ def test_a_file_is_refused_at_its_line(text: str, line: int, words: str) -> None
 def test_a_comma_too_many_is_no_missing_comma() -> None:
     ((line, message),) = refused("a: [1,\n  , 2]")
     assert line == 2 and "comma is missing" not in message
+
+
+@pytest.mark.parametrize("text", ["a: [1, }", "a: [b,, c]", "a: [ - b\n]"])
+def test_another_error_inside_brackets_is_no_open_bracket(text: str) -> None:
+    ((line, message),) = refused(text)
+    assert line == 1 and "not closed" not in message
 
 
 def test_an_unsupported_enforcement_is_refused_by_name() -> None:

@@ -126,6 +126,14 @@ def test_a_job_is_cancelled_when_the_trace_says_so_and_given_up_only_while_it_wa
     assert states == {**dict.fromkeys(["b0", "b1", "b2", "b3", "w1"], "cancelled"), "w2": "succeeded"}
 
 
+def test_a_job_may_be_cancelled_or_given_up_in_the_instant_of_its_submission() -> None:
+    work = [job("c", 5, 10, cancel_s=5), job("g", 5, 10, gives_up_s=5), job("b", 5, 10, cancel_s=5, gives_up_s=5)]
+    outcome = simulate_trace(trace(*work, job("other", 5, 10), notebook("n", 5, 10, gives_up_s=5)), quota())
+    assert outcome.record.notebooks["n"].allocated_at is None
+    states = {name: job.state for name, job in outcome.record.jobs.items()}
+    assert states == {**dict.fromkeys("cgb", "cancelled"), "other": "succeeded"}
+
+
 def test_work_of_a_lost_node_continues_elsewhere_from_its_last_checkpoint() -> None:
     nodes = [{"name": name, "gpus": 1, "gpu_model": "Big"} for name in ("one", "two")]
     events = [{"at_s": 90, "node": "one", "event": "lost"}, {"at_s": 90, "node": "two", "event": "lost"}]

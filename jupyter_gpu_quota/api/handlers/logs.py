@@ -241,8 +241,8 @@ async def _send_archive(call: Call, record: JobRecord, found: OutputList) -> Non
         raise Refused(
             413,
             "too_many_files",
-            f"Job {job} has more than {MAX_OUTPUTS} outputs, or very many links and folders: more than one archive can"
-            " have. Download files by their path, or let the job pack them.",
+            f"Job {job} has more than {MAX_OUTPUTS} outputs, very many links and folders, or folders very deep inside"
+            " each other: more than one archive can have. Download files by their path, or let the job pack them.",
         )
     limit, size = call.services.settings.outputs_limit_mib, sum(each.size_bytes for each in found.files)
     if size > limit * MIB:

@@ -114,15 +114,15 @@ def may_train(person: Person, quota: QuotaFile | None) -> bool:
 
 def pool_of(asked: str | None, project: str, quota: QuotaFile, kind: Literal["notebook", "training"]) -> str:
     """The named pool, or the project's default for this kind of work. The project must have quota in it."""
-    own = _pools_with_quota(project, quota)
+    own = [pool for pool in _pools_with_quota(project, quota) if quota.allows(pool, kind)]
     known = ", ".join(own) or "none"
     pool = asked or quota.default_pool(project, kind)
     if pool is None:
         raise Refused(400, "which_pool", f"{project} names no default pool for {kind}; name one of {known}.")
     if pool not in {each.name for each in quota.pools}:
-        raise Refused(400, "no_such_pool", f"There is no pool {pool!r}; {project} has quota in {known}.")
+        raise Refused(400, "no_such_pool", f"There is no pool {pool!r}; {project} has {kind} quota in {known}.")
     if not quota.allows(pool, kind):
-        sentence = f"The pool {pool} is not for {kind}; its uses in the quota file do not include it."
+        sentence = f"The pool {pool} is not for {kind}, by its uses in the quota file; {project} has quota in {known}."
         raise Refused(409, "pool_not_for_this", sentence)
     if pool not in own:
         sentence = f"{project} has no quota in the pool {pool}; it has some in {known}."
@@ -175,7 +175,8 @@ def _environment(asked: str | None, project: str, quota: QuotaFile) -> str | Non
     name = asked or quota.default_environment(project)
     known = quota.environments_of(project)
     if name is not None and name not in known:
-        sentence = f"{project} has no environment {name!r}; it may use {', '.join(known) or 'none by name'}."
+        advice = f"name one of {', '.join(known)}" if known else "the quota file gives it none, so name none"
+        sentence = f"{project} has no environment {name!r}; {advice}."
         raise Refused(400, "no_such_environment", sentence)
     return name
 

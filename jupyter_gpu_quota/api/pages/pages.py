@@ -20,6 +20,7 @@ from ..access.refusals import Refused
 from ..handlers.jobs import seen_job
 from ..requests.call import Call
 from ..requests.resource import DEFAULT_HEADERS, error_of
+from ..state.event_ids import EventId
 
 if TYPE_CHECKING:
     from ..requests.services import Services
@@ -70,7 +71,9 @@ class Page(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
 
     async def get(self, **names: str) -> None:
         call = Call(services=self.services, resource=self, names=names, maybe_person=self.person)
-        content = {"page": self.page, "job": "", "seen_version": self.services.store_view.mirror.version}
+        mirror = self.services.store_view.mirror
+        seen = str(EventId.of(mirror.version, mirror.position, call.person))
+        content: dict[str, Any] = {"page": self.page, "job": "", "seen_event": seen}
         content |= {"built": BUNDLE.is_file(), "xsrf": self.xsrf_token.decode()}
         checked = await self.check(call)
         self.finish(_render("app.html", **self._frame() | content | checked))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ R = TypeVar("R")
 
 MAX_PAGE = 1000
 PAGED = ("offset", "limit")
+INTEGER = re.compile("-?[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +90,13 @@ class Call:
 
     def text(self, name: str) -> str | None:
         """A word of the query, None where it is missing or empty."""
+        return self._word(name).strip() or None
+
+    def _word(self, name: str) -> str:
+        """A word of the query with the spaces around it, empty where it is missing."""
         if any(b"\0" in raw for raw in self.resource.request.query_arguments.get(name, [])):  # tornado would drop it
             raise Refused(400, "invalid", f"{name} has a NUL character, which no name here has.")
-        return self.resource.get_query_argument(name, "") or None
+        return self.resource.get_query_argument(name, "", strip=False)
 
     def flag(self, name: str) -> bool:
         word = (self.text(name) or "").lower() or None
@@ -99,15 +105,13 @@ class Call:
         return word in ("1", "true")
 
     def integer(self, name: str, default: int, *, least: int, most: int) -> int:
-        word = self.text(name)
-        if word is None:
+        """A whole number of the query, in at most 18 ASCII digits. Raises Refused."""
+        word = self._word(name)
+        if not word:
             return default
-        try:
-            number = int(word[:20].encode("ascii"))
-        except ValueError:
-            raise Refused(400, "invalid", f"{name} was {word[:40]!r}; it is a whole number.") from None
-        if not least <= number <= most:
-            raise Refused(400, "invalid", f"{name} was {word[:40]}; it is from {least} to {most}.")
+        number = int(word) if INTEGER.fullmatch(word) else None
+        if number is None or not least <= number <= most:
+            raise Refused(400, "invalid", f"{name} was {word[:40]!r}; it is a whole number from {least} to {most}.")
         return number
 
     def instant(self, name: str) -> int | None:

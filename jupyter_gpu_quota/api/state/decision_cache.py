@@ -74,8 +74,10 @@ class DecisionCache:
         self._last = _Decided(moment, now, decision)
         view = self._store_view
         waits, estimates = view.waits, view.estimates
-        view.waits = {**decision.waits, **_next_to_start(decision.plan)}
-        view.estimates = {one.workload: one.starts_at for one in decision.backfill}
+        view.waits, view.estimates = {}, {}
+        if not view.is_held:
+            view.waits = {**decision.waits, **_next_to_start(decision.plan)}
+            view.estimates = {one.workload: one.starts_at for one in decision.backfill}
         view.view_changes += 1
         view.generations.count_jobs(view.mirror, {*differing(waits, view.waits), *differing(estimates, view.estimates)})
         return decision

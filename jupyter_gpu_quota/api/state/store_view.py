@@ -24,9 +24,9 @@ from ...store.records.activity import LATE_CLOCK_MS, OUTPUTS_TOTAL, Note
 from ...store.records.calls import NotOpenYet, StoreUnavailable
 from ...store.records.commands import AllocationLabel
 from ...store.records.idle_state import IdleState
-from ...store.records.rows import Changes, JobRecord, NotebookRecord, QuotaRevision
+from ...store.records.rows import BEGINNING, Changes, JobRecord, NotebookRecord, Position, QuotaRevision
 from ...store.transactions import Store
-from .differences import differences, is_restored
+from .differences import differences
 from .generations import Generations, differing
 from .rendered_job import RenderedJob
 from .simulated_use import Reported, with_reports
@@ -44,14 +44,16 @@ SAMPLES_FRESH_S = 5.0
 class Delta:
     """The changes of one refresh: whole rows, and the devices whose view changed.
 
-    ``is_restored``: a backup was restored, so work that a listener knows may be gone.
+    ``position``: that of the database at ``version``. ``reload``: what a listener knows may be gone, since a backup was
+    restored or a device was removed.
     """
 
     version: int
+    position: Position = BEGINNING
     jobs: tuple[JobRecord, ...] = ()
     notebooks: tuple[NotebookRecord, ...] = ()
     devices: tuple[str, ...] = ()
-    is_restored: bool = False
+    reload: bool = False
 
 
 class StoreView(Threads):
@@ -73,6 +75,8 @@ class StoreView(Threads):
         self._store, self.now, self._clock, self._in_pods = store, now, clock, in_pods
         self.generations = Generations()
         self._forget_all()
+        self.is_held = False
+        """Whether no decision is made, since the database is older than the running work."""
         self.quota_fault = ""
         """Why the newest quota file is not in force, and which one is; empty without a fault."""
         self.origin = secrets.token_hex(8)
@@ -134,7 +138,8 @@ class StoreView(Threads):
         """The inputs of a decision; equal while none of them changed."""
         revision = self.quota.revision if self.quota else 0
         mirror = self.mirror
-        return mirror.version, mirror.fencing, revision, self.calendar_change_at(), mirror.past_use.news
+        changes_at = self.calendar_change_at()
+        return mirror.version, mirror.fencing, revision, changes_at, mirror.past_use.news, self.is_held
 
     def calendar_change_at(self) -> int:
         """The last instant at which the calendar changed the amounts in force; 0 if it has not."""
@@ -209,26 +214,27 @@ class StoreView(Threads):
     async def _refresh(self) -> None:
         started, before = self._clock(), self.mirror.version
         news = changes = await self.read(self.store.changes, before, ended=False)
-        is_replaced, restored = self.mirror.is_replaced_by(changes), False
+        is_replaced, is_restored = self.mirror.is_replaced_by(changes), changes.version < before
         if is_replaced:
             changes = await self.read(self.store.changes, 0, ended=False)
             missed = await self.read(self.store.changes, before, ended=False)
-            news = differences(changes, missed, self.mirror, self.allocations)
-            restored = is_restored(changes, missed, self.mirror)
+            news = differences(changes, missed, self.mirror, self.nodes, self.allocations)
+            is_restored |= not await self.read(self.store.has_position, self.mirror.position)
         if changes.quota is not None:  # before any caller sees this refresh as done
             changes = await self._readable(changes, changes.quota)
         names = await self._names_of(changes.people, {} if is_replaced else self.names)
         if not self._notified:  # changes during this refresh are not in it
             self._read_at = started
-        touched = self._devices_of(news)
+        touched, known = self._devices_of(news), self.mirror.devices.keys()
         if is_replaced:  # without an await before the changes are applied: no request sees an empty view
             self._forget_all()
         self.names |= names
         if changes.version != before or is_replaced:
-            self._apply(changes, news, touched, is_restored=restored)
+            self._apply(changes, news, touched, reload=is_restored or not known.isdisjoint(news.removed_devices))
         await self._follow_use()
         await self._follow_notes()
         await self._follow_retention()
+        await self._follow_hold()
 
     async def _readable(self, changes: Changes, newest: QuotaRevision) -> Changes:
         """The changes with the quota file that is in force; it is read outside the event loop."""
@@ -240,7 +246,7 @@ class StoreView(Threads):
             self._quota_file = (found.revision.revision, found.file)
         return replace(changes, quota=found.revision)
 
-    def _apply(self, changes: Changes, news: Changes, touched: set[str], *, is_restored: bool) -> None:
+    def _apply(self, changes: Changes, news: Changes, touched: set[str], *, reload: bool) -> None:
         """Apply changes to the mirror and the indexes, and notify the listeners: no read can fail in between.
 
         ``news``: what the listeners do not know; ``touched``: the devices whose view it affected until now.
@@ -256,10 +262,11 @@ class StoreView(Threads):
         self._notify_listeners(
             Delta(
                 version=changes.version,
+                position=changes.position,
                 jobs=news.jobs,
                 notebooks=news.notebooks,
                 devices=known,
-                is_restored=is_restored,
+                reload=reload,
             )
         )
 
@@ -286,12 +293,17 @@ class StoreView(Threads):
         changed = {name for name in warned if before[1].get(name) != self.warnings.get(name)}
         notebooks = tuple(live[name] for name in sorted(changed & live.keys()))
         if notebooks:  # no row of them has changed
-            self._notify_listeners(Delta(version=self.mirror.version, notebooks=notebooks))
+            self._notify_listeners(self._delta(notebooks=notebooks))
 
     async def _follow_retention(self) -> None:
         """Read whether retention removed ended jobs, which no change of a row shows."""
         before, self._forgotten = self._forgotten, await self.read(self.store.notes, "retention")
         self.generations.common += before != self._forgotten
+
+    async def _follow_hold(self) -> None:
+        """Read whether all decisions are held, which no change of a row shows."""
+        before, self.is_held = self.is_held, await self.read(self.store.hold) is not None
+        self.view_changes += before != self.is_held
 
     def _index(self, changes: Changes) -> None:
         """Index what the mirror keeps private: nodes, quota, and allocations by workload."""
@@ -312,6 +324,8 @@ class StoreView(Threads):
     def _devices_of(self, changes: Changes) -> set[str]:
         """Devices whose view these changes affect. Called before and after ``_index``, for old allocations too."""
         touched = {device.id for device in changes.devices} | {part.device for part in changes.allocations}
+        if nodes := {*(node.id for node in changes.nodes), *changes.removed_nodes}:
+            touched |= {device.id for device in self.mirror.devices.values() if device.node in nodes}
         touched |= {self.allocations[name].device for name in changes.released if name in self.allocations}
         for workload in (*(r.job.id for r in changes.jobs), *(r.notebook.id for r in changes.notebooks)):
             touched |= {part.device for part in self.allocations_of(workload)}
@@ -408,7 +422,7 @@ class StoreView(Threads):
         changed = {device for device, row in self.samples.items() if before.get(device) != row}
         known = sorted(changed & self.mirror.devices.keys())
         if known:
-            self._notify_listeners(Delta(version=self.mirror.version, devices=tuple(known)))
+            self._notify_listeners(self._delta(devices=tuple(known)))
 
     async def _try(self, step: Awaitable[None]) -> None:
         try:
@@ -416,6 +430,11 @@ class StoreView(Threads):
         except StoreUnavailable as error:
             level = logging.DEBUG if isinstance(error, NotOpenYet) else logging.WARNING
             log.log(level, "the store cannot be read now: %s", error.log_text())
+
+    def _delta(self, *, notebooks: tuple[NotebookRecord, ...] = (), devices: tuple[str, ...] = ()) -> Delta:
+        """Changes of views without a change of the store's version."""
+        mirror = self.mirror
+        return Delta(version=mirror.version, position=mirror.position, notebooks=notebooks, devices=devices)
 
     def _notify_listeners(self, delta: Delta) -> None:
         for listener in list(self._listeners):

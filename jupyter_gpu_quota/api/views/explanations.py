@@ -16,6 +16,7 @@ from ...core.reason_codes import ReasonCode
 from ...messages.changes import changes_sentence
 from ...messages.explanations import dry_run_sentence, explanation_sentence
 from ...messages.planned_start import start_sentence
+from ...messages.recovery import held_text
 from ...store.records.commands import JobSpec
 from ...store.records.rows import JobRecord, NotebookRecord
 from ...wire import AffectedView, DryRunView, ExplainView, QuotaInForceView, ReasonView, UncheckedRankView, WouldStart
@@ -46,10 +47,12 @@ async def dry_run(call: Call, spec: JobSpec) -> DryRunView:
     if found.reason.code in projection.NOT_YET:  # the core knows people by their ids
         message = dry_run_sentence(found).replace(person.id, store_view.name_of(person.id))
         reason = reason.model_copy(update={"message": message})
+    if store_view.is_held:
+        reason = reason.model_copy(update={"message": held_text()})
     paused = "would be paused for it and queued again at its position."
     restarted = "would save and continue at once, elsewhere or with fewer ranks."
     return DryRunView(
-        starts_now=found.starts_now,
+        starts_now=found.starts_now and not store_view.is_held,
         pauses=[
             *_affected(store_view, person, found.pauses, "paused", paused),
             *_affected(store_view, person, found.restarts, "restarts", restarted),
@@ -57,7 +60,7 @@ async def dry_run(call: Call, spec: JobSpec) -> DryRunView:
         reason=reason,
         charged_milli=spec.gpu_milli * spec.ranks,
         charged_least_milli=None if spec.min_ranks is None else spec.gpu_milli * spec.min_ranks,
-        **_estimate(waiting),
+        **_estimate(None if store_view.is_held else waiting),
     )
 
 
@@ -119,6 +122,8 @@ async def _explanation(services: Services, person: Person, record: JobRecord | N
         else:
             reason = found.reason or record.reason
     view = reason_view(reason, store_view, project=work.project) if reason else _state_reason(record, store_view)
+    if found is not None and store_view.is_held:
+        found, view = None, view.model_copy(update={"message": held_text()})
     if found is None:
         return ExplainView(id=work.id, state=work.state, reason=view, would_start=[], estimate_at=None)
 

@@ -24,6 +24,8 @@ from .record_files import read_record
 
 MAX_VISITED = 50_000
 """Entries of one outputs folder that a listing looks at: links and folders count, too."""
+MAX_DEPTH = 32
+"""Folders inside each other that a listing looks into: each is open while those in it are read."""
 
 
 class JobOutputs:
@@ -47,7 +49,7 @@ class JobOutputs:
     def outputs(self, job: str, limit: int = MAX_OUTPUTS) -> OutputList:
         """The job's regular files, by path, without links and pipes. Raises ValueError for an invalid job id."""
         visits = _Visits(MAX_VISITED, self._any_owner)
-        found = list(islice(_files(self._outputs_of(job), None, "", 32, None, visits), limit + 1))
+        found = list(islice(_files(self._outputs_of(job), None, "", MAX_DEPTH, None, visits), limit + 1))
         return OutputList(sorted(found[:limit]), visits.has_stopped or len(found) > limit)
 
     def open_output(self, job: str, path: str) -> BinaryIO:
@@ -113,7 +115,7 @@ def _read_log(directory: str, offset: int, limit: int) -> LogPart:
 
 
 class _Visits:
-    """The entries that a listing may still look at; ``has_stopped``: there were more.
+    """The entries that a listing may still look at; ``has_stopped``: there were more, or deeper ones.
 
     ``any_owner``: files of all accounts are listed.
     """
@@ -146,8 +148,10 @@ def _files(
                 continue
             if stat.S_ISREG(status.st_mode) and (visits.any_owner or status.st_uid == owner):
                 yield Output(prefix + entry, status.st_size, status.st_mtime_ns // 1_000_000)
-            elif stat.S_ISDIR(status.st_mode) and depth:
-                yield from _files(entry, fd, f"{prefix}{entry}/", depth - 1, owner, visits)
+            elif stat.S_ISDIR(status.st_mode):
+                visits.has_stopped |= not depth
+                if depth:
+                    yield from _files(entry, fd, f"{prefix}{entry}/", depth - 1, owner, visits)
     finally:
         os.close(fd)
 

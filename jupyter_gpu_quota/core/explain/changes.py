@@ -390,7 +390,10 @@ def _starts_with(trials: Trials, request: SmallerRequest) -> bool:
 
 
 def _time_limit(trials: Trials) -> Change | None:
-    """The longest shorter time limit, in whole minutes, with which the job ends before a planned start (R24, R30)."""
+    """The longest shorter time limit, in whole minutes, with which the job ends before a planned start (R24, R30).
+
+    It does so for a minute more, in which the job can be submitted again.
+    """
     what_if, job = trials.what_if, trials.what_if.job
     if job is None:
         return None
@@ -398,8 +401,8 @@ def _time_limit(trials: Trials) -> Change | None:
     def starts_within(minutes: int) -> bool:
         return _starts_as(trials, replace(job, time_limit_s=minutes * MINUTE_S))
 
-    starts, fails = 1, -(-job.time_limit_s // MINUTE_S)
-    if fails < 2 or not starts_within(starts):
+    starts, fails = 2, -(-job.time_limit_s // MINUTE_S)
+    if fails <= starts or not starts_within(starts):
         return None
     planned = [one.starts_at for one in what_if.snapshot.reservations if one.starts_at is not None]
     seconds = [(at - what_if.snapshot.now) // MS_PER_S - what_if.policy.preemption.grace_s for at in planned]
@@ -407,7 +410,7 @@ def _time_limit(trials: Trials) -> Change | None:
     while fails - starts > 1:
         middle = next((minutes for minutes in near if starts < minutes < fails), (starts + fails) // 2)
         starts, fails = (middle, fails) if starts_within(middle) else (starts, middle)
-    limit_s = starts * MINUTE_S
+    limit_s = (starts - 1) * MINUTE_S
     return Change(
         kind=ChangeKind.TIME_LIMIT,
         pool=what_if.pool,

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..records.rows import Position
 from .tables import AUDIT, Head, Scope
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
-    """The newest row of the audit chain: its number and its hash. Row 0 is before the first one."""
-
-    audit_seq: int = 0
-    audit_hash: str = ""
 
 
 def position_of(head: Head) -> Position:

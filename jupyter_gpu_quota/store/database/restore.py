@@ -25,23 +25,39 @@ from .schema import metadata
 LOCK_TIMEOUT_S = 30.0
 BEFORE, RESTORING = "before-restore", "restoring"
 """Suffixes of a copy that is kept, before its instant, and of the backup while it is read."""
+NOT_RESTORED = "nothing was restored"
 
 
-def check_backup(file: Path) -> None:
-    """Raise StoreUnavailable for a file that is not a database of this service, or is damaged."""
+def check_database(file: Path, *, outcome: str) -> None:
+    """Raise StoreUnavailable for a file that is not a database of this service, or is damaged.
+
+    ``outcome`` ends each message: what did not happen.
+    """
     try:
         with closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True)) as connection:
             (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
-                raise StoreUnavailable(f"{file} is damaged ({found}); nothing was restored.")
-            rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-            tables = {name for (name,) in rows}
-            if not {"alembic_version", "head", "audit", "jobs"} <= tables:
-                raise StoreUnavailable(f"{file} is not a database of this service; nothing was restored.")
+                raise StoreUnavailable(f"{file} is damaged ({found}); {outcome}.")
+            if not {"alembic_version", "head", "audit", "jobs"} <= _tables(connection):
+                raise StoreUnavailable(f"{file} is not a database of this service; {outcome}.")
             if connection.execute("SELECT count(*) FROM head").fetchone() != (1,):
-                raise StoreUnavailable(f"{file} is not complete: it has no head row; nothing was restored.")
+                raise StoreUnavailable(f"{file} is not complete: it has no head row; {outcome}.")
     except sqlite3.Error as error:
-        raise StoreUnavailable(f"{file} cannot be read as a database ({error}); nothing was restored.") from error
+        raise StoreUnavailable(f"{file} cannot be read as a database ({error}); {outcome}.") from error
+
+
+def check_tables(copy: Path, file: Path) -> None:
+    """Raise StoreUnavailable if a migrated copy of a backup lacks a table of this release; ``file`` is the backup."""
+    with closing(sqlite3.connect(f"file:{quote(str(copy))}?mode=ro", uri=True)) as connection:
+        missing = metadata.tables.keys() - _tables(connection)
+    if missing:
+        names = ", ".join(sorted(missing))
+        raise StoreUnavailable(f"{file} is not complete: it lacks {names}; {NOT_RESTORED}.")
+
+
+def _tables(connection: sqlite3.Connection) -> set[str]:
+    """The names of the tables of a database."""
+    return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
 @contextmanager
@@ -72,18 +88,30 @@ def new_name(target: Path, now: int) -> Path:
 def replace_rows(target: Path, copy: Path, *, before: Path | None, file: str, now: int) -> None:
     """Replace all rows of a database by those of a copy with the same schema, and keep the old rows in ``before``.
 
-    ``file`` is the name of the backup. Raises StoreUnavailable if the database stays locked for too long.
+    ``file`` is the name of the backup. Raises StoreUnavailable, and keeps no copy, where the rows cannot be replaced.
     """
     try:
         with closing(_connection(target)) as connection:
             connection.execute("ATTACH DATABASE ? AS backup", (str(copy),))
             connection.execute("BEGIN IMMEDIATE")
-            if before is not None:
-                copy_database(target, before)  # the transaction has the write lock, so these are the rows it replaces
-            _replace(connection, Hold(since=now, why=(BackupRestored(file=file, at=now),)), now)
-            connection.execute("COMMIT")
+            with _kept_copy(target, before):  # the transaction has the write lock, so these are the rows it replaces
+                _replace(connection, Hold(since=now, why=(BackupRestored(file=file, at=now),)), now)
+                connection.execute("COMMIT")
     except (OSError, sqlite3.Error) as error:
         raise StoreUnavailable(f"{file} was not restored: {error}. The database {target} is unchanged.") from error
+
+
+@contextmanager
+def _kept_copy(target: Path, before: Path | None) -> Iterator[None]:
+    """Copy the database to ``before``, if any, and remove it if the body fails: the database is then as it was."""
+    if before is not None:
+        copy_database(target, before)
+    try:
+        yield
+    except (OSError, sqlite3.Error):
+        if before is not None:
+            before.unlink(missing_ok=True)
+        raise
 
 
 def _connection(target: Path) -> sqlite3.Connection:
@@ -97,11 +125,11 @@ def _connection(target: Path) -> sqlite3.Connection:
 
 def _replace(connection: sqlite3.Connection, hold: Hold, now: int) -> None:
     (fencing,) = connection.execute("SELECT fencing FROM head").fetchone()
-    for table in metadata.tables.values():
-        columns = ", ".join(f'"{column.name}"' for column in table.columns)
+    for table in metadata.tables.values():  # "kept.": SQLite reads a missing column without it as a text, its own name
+        columns, values = (", ".join(f'{of}"{column.name}"' for column in table.columns) for of in ("", "kept."))
         connection.execute(f'DELETE FROM main."{table.name}"')  # noqa: S608 - the names are those of the schema
         connection.execute(
-            f'INSERT INTO main."{table.name}" ({columns}) SELECT {columns} FROM backup."{table.name}"'  # noqa: S608
+            f'INSERT INTO main."{table.name}" ({columns}) SELECT {values} FROM backup."{table.name}" kept'  # noqa: S608
         )
     connection.execute(
         "UPDATE head SET holder = NULL, expires_at = 0, fencing = max(fencing, ?) + 1", (fencing,)

@@ -22,7 +22,7 @@ from ...core.model import (
     Reservation,
     Snapshot,
 )
-from ..records.rows import Changes, JobRecord, NotebookRecord, QuotaRevision
+from ..records.rows import BEGINNING, Changes, JobRecord, NotebookRecord, Position, QuotaRevision
 from ..transactions import Store
 from .past_use import PastUse
 from .quota_revision import PolicyAhead
@@ -134,6 +134,11 @@ class Mirror:
             changes = store.changes(0, ended=False)
             self._clear()
         return self.apply(changes)
+
+    @property
+    def position(self) -> Position:
+        """The position of the database at ``version``."""
+        return BEGINNING if self.latest is None else self.latest.position
 
     def is_replaced_by(self, changes: Changes) -> bool:
         """Whether these may be changes of another history: a backup was restored, which also raises the fencing."""

@@ -185,6 +185,20 @@ class JobStart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """The position of a database in its history: the number and the hash of the newest row of the audit chain.
+
+    A restored backup lacks the rows that were written after it. Row 0 is before the first one.
+    """
+
+    audit_seq: int = 0
+    audit_hash: str = ""
+
+
+BEGINNING = Position()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
     """The present rows that changed since a version, ended ones included. ``fencing`` is that of the leader.
 
@@ -195,6 +209,7 @@ class Changes:
 
     version: int
     fencing: int = 0
+    position: Position = BEGINNING
     jobs: tuple[JobRecord, ...] = ()
     notebooks: tuple[NotebookRecord, ...] = ()
     nodes: tuple[Node, ...] = ()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from jupyter_gpu_quota.api.state import decision_cache
 from jupyter_gpu_quota.core.recovery.differences import Difference, DifferenceKind
 from jupyter_gpu_quota.core.recovery.evidence import BackupRestored, FencingWentBack, WorkDiffers
 from jupyter_gpu_quota.store.records.commands import Recorded
@@ -43,3 +46,18 @@ def test_a_hold_is_shown_and_an_admin_ends_it(tmp_path: Path) -> None:
         text = " ".join(row["what"] for row in world.get("audit", "ann").json["items"])
         assert "let the scheduler continue with the restored database, and stop unknown jobs" in text
         assert "held all decisions, because the database is older" in text
+
+
+def test_during_a_hold_nothing_is_said_to_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision_cache, "FRESH_S", 0.0)
+    held = "no decision is made until an admin runs jupyter gpu-quota recover --accept."
+    with service_world(tmp_path) as world:
+        job = world.submit()["id"]
+        assert world.get(f"jobs/{job}").json["reason"] is not None
+        world.store.record([HoldDecisions(why=(WorkDiffers(jobs=1),), differences=())], now=world.clock_now())
+        world.run(world.services.store_view.refresh())
+        assert world.get(f"explain/{job}").json["reason"]["message"].endswith(held)
+        tried = world.post("jobs", "bob", {"command": ["x"], "dry_run": True}).json
+        assert (tried["starts_now"], tried["estimate_at"]) == (False, None)
+        assert tried["reason"]["message"].endswith(held)
+        assert world.get("jobs").json["items"][0]["reason"] is None

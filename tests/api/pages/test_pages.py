@@ -180,4 +180,4 @@ def test_the_time_limit_of_an_ended_job_is_in_the_past_tense() -> None:
 def test_counts_of_parts_and_devices_have_singular_and_plural() -> None:
     books = (("project", "a"), ("pool", "t"), ("asked_milli", 1000), ("capacity_milli", 500))
     reason = reason_from(ReasonCode.NEVER_FITS, (*books, ("ranks", 1), ("possible_ranks", 0)))
-    assert "1 GPU in 1 rank; pool t has 0.5 GPU and room for 0 such ranks when" in sentence(reason)
+    assert "1 GPU in 1 rank; pool t has 0.5 GPU and room for 0 such ranks without" in sentence(reason)

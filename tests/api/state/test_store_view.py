@@ -120,7 +120,7 @@ def test_a_restored_database_that_has_passed_the_view_resets_the_listeners(world
         await view.refresh()
 
     world.run(follow())
-    assert [delta.is_restored for delta in heard] == [True]
+    assert [delta.reload for delta in heard] == [True]
 
 
 def test_after_a_restore_the_users_are_those_of_the_restored_database(world: ServiceWorld) -> None:

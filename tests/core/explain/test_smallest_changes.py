@@ -219,10 +219,11 @@ def test_the_time_limit_is_the_longest_that_starts_it(gpus: int, quota: int, run
     tried = {minutes for minutes in near | {1, 5, 20, 600, 1439} if minutes > 0}
     for job, found in waiting(made):
         limits = [one.time_limit_s or 0 for one in of_kind(found, ChangeKind.TIME_LIMIT) if isinstance(one, Change)]
-        for minutes in tried:
+        longest = sum(limits) // 60 + 1  # a minute is left for the submission
+        for minutes in tried if limits else tried - {1}:
             shorter = brute_force.with_job(snapshot, dc.replace(job, time_limit_s=minutes * 60))
             starts = brute_force.starts(shorter, made.policy, job.id)
-            assert starts == (minutes * 60 <= sum(limits)), f"{job.id}, {minutes} minutes\n{made.dump()}"
+            assert starts == (minutes <= longest), f"{job.id}, {minutes} minutes\n{made.dump()}"
 
 
 # R78
@@ -239,7 +240,7 @@ def test_a_shorter_time_limit_ends_before_the_planned_start() -> None:
     )
     (found,) = [found for job, found in waiting(made) if job.id == "b2"]
     (change,) = of_kind(found, ChangeKind.TIME_LIMIT)
-    assert isinstance(change, Change) and change.time_limit_s == 86 * 60 and change.is_smallest
+    assert isinstance(change, Change) and change.time_limit_s == 85 * 60 and change.is_smallest
 
 
 @settings(max_examples=max(4, EXAMPLES // 20), phases=PHASES)

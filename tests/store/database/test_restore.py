@@ -117,6 +117,18 @@ def newer_database(path: Path) -> None:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
 
 
+def database_without_bundles(path: Path) -> None:
+    open_store(f"sqlite:///{path}").close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DROP TABLE bundles")
+
+
+def database_without_a_column(path: Path) -> None:
+    open_store(f"sqlite:///{path}").close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("ALTER TABLE bundles RENAME COLUMN digest TO other")
+
+
 def damaged_database(path: Path) -> None:
     open_store(f"sqlite:///{path}").close()
     data = bytearray(path.read_bytes())
@@ -132,6 +144,8 @@ def damaged_database(path: Path) -> None:
         pytest.param(other_database, "is not a database of this service", id="a database of another program"),
         pytest.param(newer_database, r"b.sqlite is at schema 9999, which this release does not", id="a newer release"),
         pytest.param(damaged_database, "damaged|cannot be read", id="a damaged file"),
+        pytest.param(database_without_bundles, "b.sqlite is not complete: it lacks bundles; nothing", id="no bundles"),
+        pytest.param(database_without_a_column, "was not restored: .* is unchanged", id="a missing column"),
     ],
 )
 def test_another_file_is_refused_and_changes_nothing(
@@ -144,7 +158,46 @@ def test_another_file_is_refused_and_changes_nothing(
     with pytest.raises(StoreUnavailable, match=why):
         restore(f"sqlite:///{path}", file, now=T0)
     assert dump(path) == before
-    assert not [each for each in tmp_path.iterdir() if "restoring" in each.name]
+    left = [each.name for each in tmp_path.iterdir() if "restor" in each.name]
+    assert not left, "neither a copy of the backup nor one of the unchanged rows"
+
+
+def test_an_incomplete_backup_creates_no_database(tmp_path: Path) -> None:
+    database_without_bundles(tmp_path / "b.sqlite")
+    with pytest.raises(StoreUnavailable, match="it lacks bundles"):
+        restore(f"sqlite:///{tmp_path}/other.sqlite", tmp_path / "b.sqlite", now=T0)
+    assert not (tmp_path / "other.sqlite").exists()
+
+
+def test_a_failed_restore_keeps_the_copies_of_earlier_ones(
+    world: World, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "b.sqlite"
+    backup(f"sqlite:///{path}", file)
+    first = restore(f"sqlite:///{path}", file, now=T0).before
+    second = restore(f"sqlite:///{path}", file, now=T0).before
+    assert first is not None and second is not None and second.name == f"{first.name}-2"
+    first.unlink()  # the next one has its name, with which the other begins
+    monkeypatch.setattr(steps, "_replace", failing)
+    with pytest.raises(StoreUnavailable, match="is unchanged"):
+        restore(f"sqlite:///{path}", file, now=T0)
+    assert second.exists() and not first.exists()
+
+
+def failing(*_: object) -> None:
+    raise sqlite3.OperationalError("disk I/O error")
+
+
+@pytest.mark.parametrize(
+    "make", [pytest.param(other_database, id="of another program"), pytest.param(damaged_database, id="damaged")]
+)
+def test_an_unreadable_database_is_not_backed_up_and_the_sentence_says_so(
+    path: Path, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(path)
+    with pytest.raises(StoreUnavailable, match=r"; no backup was made\.$"):
+        backup(f"sqlite:///{path}", tmp_path / "b.sqlite")
+    assert not (tmp_path / "b.sqlite").exists()
 
 
 def test_a_restore_of_the_database_itself_and_a_backup_over_a_file_are_refused(world: World, path: Path) -> None:

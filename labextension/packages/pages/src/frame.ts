@@ -11,15 +11,15 @@ export interface Frame {
   readonly api: string;
   readonly xsrf: string;
   readonly user: string;
-  /** The version of the state that the page was made from: the stream begins there. */
-  readonly version: string;
+  /** The id of an event with the state that the page was made from: the stream begins there. */
+  readonly seenEvent: string;
   /** The id of the job on its page. */
   readonly job: string;
 }
 
 export function frameOf(root: HTMLElement): Frame {
-  const { page = '', title = '', prefix = '', api = '', xsrf = '', user = '', version = '', job = '' } = root.dataset;
-  return { page, title, prefix, api, xsrf, user, version, job };
+  const { page = '', title = '', prefix = '', api = '', xsrf = '', user = '', seenEvent = '', job = '' } = root.dataset;
+  return { page, title, prefix, api, xsrf, user, seenEvent, job };
 }
 
 /** The service sends the table as an attachment. */

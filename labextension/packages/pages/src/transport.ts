@@ -43,7 +43,7 @@ export function pageTransport(frame: Frame): Transport {
   return {
     service,
     stream: `${base}:${frame.user}`,
-    since: frame.version,
+    since: frame.seenEvent,
     status: () => Promise.resolve({ configured: true, notebook: null, version: '', project: null }),
     idle: () => Promise.resolve(NO_IDLE_STATE),
     keep: () => Promise.reject(new Error('a page has no notebook')),

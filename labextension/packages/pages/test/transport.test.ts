@@ -3,7 +3,7 @@ import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import type { Frame } from '../src/frame';
 import { pageTransport } from '../src/transport';
 
-const FRAME = { api: '/api/', xsrf: 'x', user: 'bob', version: '7' } as Frame;
+const FRAME = { api: '/api/', xsrf: 'x', user: 'bob', seenEvent: '7' } as Frame;
 
 beforeEach(() => {
   vi.stubGlobal('window', { location: { href: 'https://hub/gpu/jobs' } });
