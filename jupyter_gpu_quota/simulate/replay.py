@@ -44,6 +44,8 @@ from .tracefile import JobWork, NodeEvent, NodeSpec, NotebookWork, Trace
 
 WEEK_MS = 7 * 86_400_000
 
+OVER = frozenset({"ended", "unknown"})
+"""Codes of refused changes of work that has ended, and that retention may have removed: they change nothing."""
 CHECK_EVERY = 25
 """The invariants of the state are checked at the first of so many instants, and at the end."""
 
@@ -254,7 +256,7 @@ class Replay:
 
     def _record(self, requests: Sequence[Request], at: int) -> None:
         for request, outcome in zip(requests, self.store.record(requests, now=at), strict=True):
-            if isinstance(outcome, Refusal) and outcome.code != "ended":
+            if isinstance(outcome, Refusal) and outcome.code not in OVER:
                 raise InvalidTrace(f"{request} was refused: {outcome.message}")
 
     def _publish_changes(self) -> None:

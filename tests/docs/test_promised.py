@@ -21,8 +21,8 @@ from tests.docs.pages import ROOT
 OF_EVERY_COMMAND = {"-h", "--help"}
 OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z0-9-]*")
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
-ANSWERED = {200, 401}
-"""Answers of a route to somebody without a token."""
+ANSWERED = {200, 401, 503}
+"""Answers of a route to somebody without a token; 503 is that of ``ready`` while no scheduler holds the lease."""
 WORDS = {"digest": "0" * 64}
 
 

@@ -134,6 +134,12 @@ def test_a_job_may_be_cancelled_or_given_up_in_the_instant_of_its_submission() -
     assert states == {**dict.fromkeys("cgb", "cancelled"), "other": "succeeded"}
 
 
+def test_a_job_may_be_cancelled_after_retention_removed_it() -> None:
+    day_s = 86_400
+    outcome = simulate_trace(trace(job("c", 0, 10, cancel_s=61 * day_s), job("other", 60 * day_s, 10)), quota())
+    assert outcome.record.jobs["c"].state == "succeeded"
+
+
 def test_work_of_a_lost_node_continues_elsewhere_from_its_last_checkpoint() -> None:
     nodes = [{"name": name, "gpus": 1, "gpu_model": "Big"} for name in ("one", "two")]
     events = [{"at_s": 90, "node": "one", "event": "lost"}, {"at_s": 90, "node": "two", "event": "lost"}]
