@@ -264,8 +264,10 @@ def _narrow_device_row(each: DeviceView) -> tuple[object, ...]:
 
 
 def _device_note(each: DeviceView) -> str:
-    """The line below a device in a narrow table: its trouble, and its allocations."""
-    return "; ".join(filter(None, (each.trouble, *map(_allocation_text, each.holders))))
+    """The line below a device in a narrow table: its trouble, its foreign use, and its allocations."""
+    foreign = f"{gpu_or_none(each.foreign_milli)} GPU in foreign use" if each.foreign_milli else ""
+    foreign += f": {each.foreign_why}" if each.foreign_milli and each.foreign_why else ""
+    return "; ".join(filter(None, (each.trouble, foreign, *map(_allocation_text, each.holders))))
 
 
 def _percent_used(each: DeviceView) -> str:

@@ -31,9 +31,7 @@ def evidence_text(evidence: Evidence) -> str:
         case FencingWentBack():
             return f"The leader's fencing number is {evidence.fencing}, and {evidence.used} was used already."
         case WorkDiffers():
-            return (
-                f"{counted(evidence.jobs, 'job on the nodes differs', 'jobs on the nodes differ')} from the database."
-            )
+            return f"{counted(evidence.jobs, 'job on the nodes', 'jobs on the nodes')} differed from the database."
         case _:
             assert_never(evidence)
 

@@ -53,10 +53,13 @@ def test_a_narrow_table_has_the_allocations_and_the_trouble_below_a_device(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [device] = Client().devices()
-    monkeypatch.setattr(Client, "devices", lambda _: [device.model_copy(update={"trouble": "XID 79"})])
+    changed = device.model_copy(update={"trouble": "XID 79", "foreign_milli": 250, "foreign_why": "a game"})
+    monkeypatch.setattr(Client, "devices", lambda _: [changed])
     monkeypatch.setattr(tables, "terminal_width", lambda: 80)
     below = " ".join(run("devices").stdout.splitlines()[2:]).split()
-    assert " ".join(below).startswith("XID 79; train (J1) 0.5 of ann") and "another project 0.25" in " ".join(below)
+    assert " ".join(below).startswith(
+        "XID 79; 0.25 GPU in foreign use: a game; train (J1) 0.5 of ann"
+    ) and "another project 0.25" in " ".join(below)
 
 
 def test_a_narrow_table_has_the_next_step_of_idle_detection_below_a_notebook(

@@ -308,6 +308,7 @@ def notebook_view(record: NotebookRecord, store_view: StoreView) -> NotebookView
 
 
 NO_SAMPLE = "it was not read yet"
+FOREIGN = "processes that this service did not start, or jobs that its database does not have (`recover` lists these)"
 
 
 def device_view(
@@ -320,7 +321,7 @@ def device_view(
         **copied(DeviceView, device) | _availability(device, store_view),
         upkeep=node.upkeep if node else Upkeep.NONE,
         gone_at=maybe_instant(store_view.mirror.gone_devices.get(device.id)),
-        foreign_why=sample.why.get("foreign") if sample else None,
+        foreign_why=(sample.why.get("foreign") if sample else None) or (FOREIGN if device.foreign_milli else None),
         free_milli=max(0, WHOLE_DEVICE - used) if store_view.is_available(device) else 0,
         holders=[holder_view(part, person, store_view) for part in held],
         utilisation_percent=sample.utilisation_percent if sample else None,

@@ -33,7 +33,7 @@ def test_a_hold_is_shown_and_an_admin_ends_it(tmp_path: Path) -> None:
         assert shown["why"] == [
             "The backup b.sqlite was restored at 1970-01-01 00:00:00Z.",
             "The leader's fencing number is 3, and 7 was used already.",
-            "1 job on the nodes differs from the database.",
+            "1 job on the nodes differed from the database.",
         ]
         assert shown["differences"] == [
             "Job J1 runs on d1, d2 and is not in the database; it keeps its devices until it ends.",

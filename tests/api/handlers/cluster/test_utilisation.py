@@ -214,3 +214,13 @@ def test_pages_show_it_too(busy: Busy, chromium: Any) -> None:
     page.goto(f"{page.url}/{busy.job}")
     seen(page, "In use, last read0.6", "#facts-list")
     page.context.close()
+
+
+def test_foreign_use_without_a_reading_has_its_possible_causes(tmp_path: Path) -> None:
+    with service_world(tmp_path) as world:
+        first, *others = train_devices(4)
+        world.inventory((replace(first, foreign_milli=500), *others))
+        world.run(world.services.store_view.refresh())
+        found = {each["id"]: each["foreign_why"] for each in world.get("devices").json["items"]}
+        assert found.pop(first.id).endswith("jobs that its database does not have (`recover` lists these)")
+        assert set(found.values()) == {None}
