@@ -19,6 +19,7 @@ from jupyter_gpu_quota.api.state.utilisation import (
     of_share,
     total_use,
 )
+from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Device, Health
 from jupyter_gpu_quota.core.samples import DeviceSample
 from tests.api.pages.browser import open_page, seen
@@ -218,9 +219,11 @@ def test_pages_show_it_too(busy: Busy, chromium: Any) -> None:
 
 def test_foreign_use_without_a_reading_has_its_possible_causes(tmp_path: Path) -> None:
     with service_world(tmp_path) as world:
-        first, *others = train_devices(4)
-        world.inventory((replace(first, foreign_milli=500), *others))
+        world.step()
+        lease = world.store.lease()
+        assert lease is not None
+        world.store.observe((DeviceFact(device="train-0", foreign_milli=500),), lease=lease, now=world.clock())
         world.run(world.services.store_view.refresh())
-        found = {each["id"]: each["foreign_why"] for each in world.get("devices").json["items"]}
-        assert found.pop(first.id).endswith("jobs that its database does not have (`recover` lists these)")
-        assert set(found.values()) == {None}
+        found = {each["id"]: each["foreign_why"] or "" for each in world.get("devices").json["items"]}
+        assert found.pop("train-0").endswith("jobs that its database does not have (`recover` lists these)")
+        assert set(found.values()) == {""}
