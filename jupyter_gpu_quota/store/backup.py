@@ -10,7 +10,7 @@ from sqlalchemy.engine import make_url
 
 from .database.copies import copy_database
 from .database.db_errors import openable
-from .database.restore import NOT_RESTORED, check_database, check_tables, copy_of_backup, new_name, replace_rows
+from .database.restore import NOT_RESTORED, check_database, check_tables, copy_of_backup, replace_rows
 from .open import open_store
 from .records.calls import StoreUnavailable
 
@@ -50,13 +50,13 @@ def restore(url: str, file: Path, *, now: int) -> Restored:
     if target.exists() and target.samefile(file):
         raise StoreUnavailable(f"{file} is the database itself; {NOT_RESTORED}.")
     check_database(file, outcome=NOT_RESTORED)
-    before = new_name(target, now) if target.exists() else None
+    existed = target.exists()
     try:
         with copy_of_backup(file, target) as copy:
             _migrate(copy, file)
             check_tables(copy, file)
             open_store(url).close()
-            replace_rows(target, copy, before=before, file=file.name, now=now)
+            before = replace_rows(target, copy, keeps_copy=existed, file=file.name, now=now)
     except (OSError, sqlite3.Error) as error:
         raise StoreUnavailable(f"{file} was not restored: {error}. The database {target} is unchanged.") from error
     return Restored(database=target, before=before)

@@ -78,15 +78,15 @@ def _remove(copy: Path) -> None:
             path.unlink()
 
 
-def new_name(target: Path, now: int) -> Path:
+def _new_name(target: Path, now: int) -> Path:
     """The name of a copy of the database as it is now, beside it; no file has this name."""
     stem = f"{target.name}.{BEFORE}-{datetime.fromtimestamp(now / 1000, UTC):%Y%m%dT%H%M%SZ}"
     names = (target.with_name(f"{stem}-{number}" if number > 1 else stem) for number in count(1))
     return next(name for name in names if not name.exists())
 
 
-def replace_rows(target: Path, copy: Path, *, before: Path | None, file: str, now: int) -> None:
-    """Replace all rows of a database by those of a copy with the same schema, and keep the old rows in ``before``.
+def replace_rows(target: Path, copy: Path, *, keeps_copy: bool, file: str, now: int) -> Path | None:
+    """Replace all rows of a database by those of a copy with the same schema. Returns the copy of the old rows, if any.
 
     ``file`` is the name of the backup. Raises StoreUnavailable, and keeps no copy, where the rows cannot be replaced.
     """
@@ -94,11 +94,13 @@ def replace_rows(target: Path, copy: Path, *, before: Path | None, file: str, no
         with closing(_connection(target)) as connection:
             connection.execute("ATTACH DATABASE ? AS backup", (str(copy),))
             connection.execute("BEGIN IMMEDIATE")
-            with _kept_copy(target, before):  # the transaction has the write lock, so these are the rows it replaces
+            before = _new_name(target, now) if keeps_copy else None  # the transaction has the write lock
+            with _kept_copy(target, before):
                 _replace(connection, Hold(since=now, why=(BackupRestored(file=file, at=now),)), now)
                 connection.execute("COMMIT")
     except (OSError, sqlite3.Error) as error:
         raise StoreUnavailable(f"{file} was not restored: {error}. The database {target} is unchanged.") from error
+    return before
 
 
 @contextmanager
