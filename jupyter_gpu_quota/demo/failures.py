@@ -64,7 +64,7 @@ def _advice(error: BaseException, what: str) -> str:
 
 
 def advice() -> str:
-    """What to do after a failure; a high load of the machine is named."""
+    """The advice after a failure; it names a high load of the machine."""
     load, processors = os.getloadavg()[0], os.cpu_count() or 1
     if load < MAX_LOAD * processors:
         return ADVICE
