@@ -1,7 +1,7 @@
-"""The commands, options and routes of the reference are those of the program and of the service, in both directions.
+"""The commands, options, routes and page addresses of the reference are those that exist, in both directions.
 
-The pages are read as text, the commands from their own help, and the routes from a real service, so that an error of
-the script that writes the pages, or of the table that it reads, is found.
+The reference is read as text, the commands from their own help, and the routes from a real service, so that an error of
+the script that writes the reference, or of the table that it reads, is found.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.api.pages.pages import NAVIGATION
 from jupyter_gpu_quota.cli import HIDDEN
 from tests.api.world import ServiceWorld, service_world
 from tests.cli.commands import run
@@ -117,3 +118,23 @@ def test_the_service_has_no_path_beside_its_document(world: ServiceWorld) -> Non
     patterns = [pattern for pattern in world.patterns if "/api/v1/" in pattern and not pattern.endswith("/.*$")]
     assert [pattern for pattern in patterns if not any(re.match(pattern, path) for path in document)] == []
     assert len(patterns) == len(served(world))
+
+
+# --- pages ----------------------------------------------------------------------------------------------------------
+def page_rows() -> dict[str, tuple[str, list[str]]]:
+    """The title and the query of each address of the page."""
+    text = (ROOT / "docs/reference/pages.md").read_text()
+    found = re.findall(r"^\| ([^|]+) \| (?:`([^`|]*)`|itself) \| [^|]+ \| ([^|]*)\|$", text, re.MULTILINE)
+    return {address: (title, re.findall(r"`(\w+)`", query)) for title, address, query in found}
+
+
+def test_the_page_has_every_address_of_the_navigation() -> None:
+    titles = {address: title for address, (title, _) in page_rows().items() if address != "jobs/ID"}
+    assert titles == {address: label for _, address, label in NAVIGATION}
+
+
+@pytest.mark.parametrize("address", ["jobs", "usage", "audit"])
+def test_the_page_has_every_key_of_a_filter(address: str) -> None:
+    script = ROOT / "labextension/packages/pages/src" / address / "filter.ts"
+    declared = script.read_text().partition("interface Filter {")[2].partition("\n}")[0]
+    assert page_rows()[address][1] == re.findall(r"readonly (\w+):", declared)
