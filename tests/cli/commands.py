@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 
@@ -28,6 +29,26 @@ def process(*words: str, **environment: str) -> subprocess.CompletedProcess[str]
         timeout=60,
         env={**os.environ, **environment},
     )
+
+
+def shown_on_terminal(*words: str, **environment: str) -> tuple[subprocess.CompletedProcess[bytes], bytes]:
+    """A command whose stderr is a terminal, and what that terminal shows."""
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "jupyter_gpu_quota", *words],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        timeout=60,
+        env={**os.environ, "TERM": "xterm", **environment},
+    )
+    os.close(theirs)
+    os.set_blocking(ours, False)
+    try:
+        return done, os.read(ours, 65536)
+    except OSError:  # nothing was written, and no process has the other end
+        return done, b""
+    finally:
+        os.close(ours)
 
 
 def submitted(world: World) -> dict[str, object]:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from jupyter_gpu_quota.cli.dry_runs import print_dry_run
 from jupyter_gpu_quota.wire import AffectedView, DryRunView, ErrorView, ReasonView
-from tests.cli.commands import process, run, submitted
+from tests.cli.commands import process, run, shown_on_terminal, submitted
 from tests.client.fake_service import World, job_view
 
 
@@ -32,18 +28,7 @@ def test_submit_prints_only_the_id(world: World) -> None:
     ],
 )
 def test_where_the_progress_of_packing_is_shown(world: World, variables: dict[str, str], is_shown: bool) -> None:
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", **variables}
-    words = [sys.executable, "-m", "jupyter_gpu_quota", "submit", "--", "true"]
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=theirs, env=environment, timeout=60)
-    os.close(theirs)
-    os.set_blocking(ours, False)
-    try:
-        shown = os.read(ours, 65536)
-    except OSError:  # nothing was written, and no process has the other end
-        shown = b""
-    finally:
-        os.close(ours)
+    done, shown = shown_on_terminal("submit", "--", "true", **variables)
     assert (done.returncode, done.stdout, b"packing" in shown) == (0, b"J1\n", is_shown)
 
 

@@ -137,11 +137,16 @@ def _settings_of_running_services() -> Iterator[KnownSettings]:
 
 
 def settings_in_config_file(path: Path) -> KnownSettings:
-    """The settings from ``setup_gpu_quota(c)`` in a hub's configuration file, which is run as the hub runs it."""
+    """The settings from ``setup_gpu_quota(c)`` in a hub's configuration file, which is run as the hub runs it.
+
+    That takes seconds, because JupyterHub is imported: a terminal shows a line meanwhile, on stderr.
+    """
+    from rich.console import Console
     from traitlets.config.loader import PyFileConfigLoader
 
     try:
-        c = PyFileConfigLoader(path.name, path=str(path.absolute().parent)).load_config()
+        with Console(stderr=True).status(f"Running {path.name} for the hub's settings"):
+            c = PyFileConfigLoader(path.name, path=str(path.absolute().parent)).load_config()
     except Exception as error:  # noqa: BLE001 - a configuration may raise anything
         raise click.UsageError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from None
     services = c.JupyterHub.get("services", [])

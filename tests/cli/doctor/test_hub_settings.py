@@ -17,7 +17,7 @@ from jupyter_gpu_quota.backends.local.host import processes as every
 from jupyter_gpu_quota.cli.doctor import hub_settings
 from jupyter_gpu_quota.client import connection
 from jupyter_gpu_quota.wire.status import DeploymentView
-from tests.cli.commands import run
+from tests.cli.commands import run, shown_on_terminal
 from tests.client.fake_service import TOKEN, World, served
 
 CONFIG = """\
@@ -193,6 +193,12 @@ def test_a_backup_is_of_the_hub_whose_configuration_file_is_here(tmp_path: Path)
     (tmp_path / "jupyterhub_config.py").write_text(CONFIG)
     done = run("backup", str(tmp_path / "copy"))
     assert done.exit_code == 1 and str(tmp_path / "of_the_file" / "gpu-quota.sqlite") in done.stderr
+
+
+def test_a_terminal_shows_that_the_configuration_file_is_run(tmp_path: Path) -> None:
+    (tmp_path / "jupyterhub_config.py").write_text(CONFIG)
+    done, shown = shown_on_terminal("backup", "copy")
+    assert (done.returncode, b"Running jupyterhub_config.py for the hub's settings" in shown) == (1, True)
 
 
 def test_a_backup_by_state_directory_is_of_the_database_of_the_service_that_runs_there(
