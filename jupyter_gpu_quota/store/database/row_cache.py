@@ -241,14 +241,11 @@ class CachedRows:
     @contextmanager
     def writing(self, *, repeatable: bool = False) -> Iterator[_CachedScope]:
         with self._lock:
-            may_be_written = False
             try:
                 with self._rows.writing(repeatable=repeatable) as scope:
                     cached = _CachedScope(scope, self._known)
                     yield cached
-                    may_be_written = True
-            except BaseException:
-                if may_be_written:  # the commit may have succeeded or failed
-                    self._known.forget()
+            except BaseException:  # the commit may have succeeded or failed
+                self._known.forget()
                 raise
             self._known.absorb(cached.applied)

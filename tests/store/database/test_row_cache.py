@@ -233,33 +233,6 @@ def test_after_a_failed_transaction_the_rows_are_those_on_disk(
     assert [rank.exit_status for rank in world.store.ranks("runs")] == [None, 0 if committed else 9]
 
 
-@pytest.mark.parametrize("has_lock", [False, True], ids=["without the lock", "before the commit"])
-def test_a_transaction_that_wrote_nothing_leaves_the_cache(
-    world: World, path: Path, monkeypatch: pytest.MonkeyPatch, has_lock: bool
-) -> None:
-    writing = SqlRows.writing
-
-    @contextmanager
-    def failing(self: SqlRows, *, repeatable: bool = False) -> Iterator[SqlScope]:
-        if not has_lock:
-            raise StoreUnavailable("another process has the lock")
-        with writing(self, repeatable=repeatable) as scope, monkeypatch.context() as broken:
-            broken.setattr(SqlScope, "apply", refused)
-            yield scope
-
-    def refused(self: SqlScope, writes: object) -> None:
-        apply(self, writes)  # type: ignore[arg-type]
-        raise StoreUnavailable("the disk is full")
-
-    apply, before = SqlScope.apply, known(world).rows["jobs"]["runs",]
-    with monkeypatch.context() as broken, pytest.raises(StoreUnavailable):
-        broken.setattr(SqlRows, "writing", failing)
-        world.start("waits", "d3")
-    assert known(world).rows["jobs"]["runs",] is before
-    assert_as_on_disk(world, path)
-    assert world.state("waits") == "queued -> running"
-
-
 @pytest.mark.parametrize("failing", [table.name for table in row_cache.VERSIONED])
 def test_after_a_first_load_that_failed_the_rows_are_those_on_disk(
     world: World, path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
