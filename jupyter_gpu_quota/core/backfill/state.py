@@ -19,7 +19,11 @@ from .planning import devices_short_at, grace_ms, has_room_at, is_taken, plan_ba
 from .reservation import BackfillReservation, first_blocked, first_waiting, may_hold
 
 MAX_JOBS_TRIED = 4
-"""The number of jobs of a pool that are tried for the reservation in one tick."""
+"""The number of jobs of a pool that are tried for the reservation in one plan.
+
+It ends a circle of jobs that each take it from the one before: one within its fair share is let in to that of a job
+above, and a larger one of its own project precedes it. What passes by R29 alone ends without that.
+"""
 
 
 class BackfillState:
@@ -251,7 +255,7 @@ class BackfillState:
         Another job keeps the reservation, unless this one would be let in to its devices and lacks devices still.
         """
         held = self.current
-        if not self.tries_left or queue.is_preceded:
+        if self.tries_left <= 0 or queue.is_preceded:
             return
         if held is not None and not held.has_better_right(self.pool, project, queue, project.entitlement(queue.size)):
             return

@@ -255,7 +255,7 @@ class SchedulingCycle:
         return any(victim.project is project for victim in self.pool.borrowers)
 
     def _reserve_for(self, blocked: tuple[QuotaState, ClassQueue] | None) -> None:
-        while self.backfill.current is None and blocked is not None and self.backfill.tries_left:
+        while self.backfill.current is None and blocked is not None and self.backfill.tries_left > 0:
             self.backfill.reserve_for(*blocked)
             refused, blocked = blocked, self._next_for_reservation()
             if blocked == refused:

@@ -145,6 +145,10 @@ MUTANTS = (
         edit("backfill/state.py:BackfillState.pass_on", "self._precedes(*first, held)", "False"),
     ),
     mutant(
+        "a circle of jobs that take the reservation from each other does not end",
+        edit("backfill/state.py:BackfillState.reserve_for", "self.tries_left <= 0", "not self.tries_left"),
+    ),
+    mutant(
         "a job of the reservation's own project has the better right",
         edit("backfill/reservation.py:BackfillReservation.has_better_right", "project is self.project", "False"),
     ),

@@ -214,6 +214,34 @@ def test_a_reservation_does_not_pass_to_a_job_behind_one_that_is_still_to_be_ser
     assert made.paused() == ["b1", "b4"], "b3 has higher priority than b2 and claims its devices"
 
 
+# R28
+def test_a_circle_of_jobs_that_precede_each_other_ends() -> None:
+    """a2 is let in where b3 has the reservation, a3 precedes a2, b2 is let in where a3 has it, and b3 precedes b2."""
+    made = world(
+        """
+        pool t 4
+        a 1 of t
+        b 1 of t
+        c 0 of t, weight 0
+        a runs 1 ran 0 priority 60
+        b runs 1 ran 0 priority 60
+        c runs 2 of 1 ran 0
+        a queues 1
+        """,
+        preemption=PROTECTED,
+    )
+    made.tick()
+    assert holder(made)[0] == "a2"
+    made.submit("a", 2000, priority=70)
+    made.submit("b", 1000)
+    made.submit("b", 2000, priority=70)
+    held = list[tuple[str, int]]()
+    for _ in range(4):
+        made.tick()
+        held.append(holder(made))
+    assert held == [("a3", held[0][1])] * 4
+
+
 def test_notebook_quota_beyond_a_slice_that_waits_does_not_end_a_reservation() -> None:
     """The slice takes a part of c's reservation, so that the rest of the quota needs no other device."""
     made = world(
