@@ -215,6 +215,7 @@ def test_a_reservation_does_not_pass_to_a_job_behind_one_that_is_still_to_be_ser
 
 
 # R28
+@pytest.mark.timeout(30)
 def test_a_circle_of_jobs_that_precede_each_other_ends() -> None:
     """a2 is let in where b3 has the reservation, a3 precedes a2, b2 is let in where a3 has it, and b3 precedes b2."""
     made = world(
