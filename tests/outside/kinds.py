@@ -43,6 +43,8 @@ class Features:
     """Users take turns."""
     dense: bool = False
     """Nodes of 8 to 16 devices with many small jobs, and ranks that displace more than a dozen of them."""
+    full: bool = False
+    """Equal quotas, work on every device that may not be paused yet, and large jobs of higher priority than small."""
     patience: bool = False
     """A patience of some seconds, so that young jobs of a project wait for an old one."""
     edits: bool = False
@@ -70,6 +72,7 @@ KINDS: dict[str, Features] = {
     "history": Features(history=True, weights=True, finite=True),
     "dense": Features(dense=True),
     "shielded": Features(dense=True, protected=True, fixed=0.15),
+    "full": Features(full=True),
     "patience": Features(patience=True, short=True, several=0.5, gangs=0.1),
     "edits": Features(edits=True, fixed=0.25, fractions=0.2, several=0.3),
     "faults": Features(faults=True, fixed=0.15, several=0.3, elastic=0.1, notebooks=True),
@@ -99,7 +102,8 @@ def world_of(seed: int, kind: str | None = None) -> World:
     _past_use(random, features, state)
     world = World(state=state, seed=seed, kind=name, random=random, live_s=_live_s(random, features))
     world.late = features.faults and seed % 3 != 2
-    arriving = _dense(random, features, world) if features.dense else _arrivals(random, features, world)
+    draw = _dense if features.dense else _full if features.full else _arrivals
+    arriving = draw(random, features, world)
     arriving = [*arriving, *_overdue(random, features, world)] if features.patience else arriving
     changes = _changes(random, features, world) if features.edits or features.faults else ()
     world.arrivals = sorted([*arriving, *changes], key=lambda one: one.at)
@@ -116,6 +120,8 @@ def _live_s(random: Random, features: Features) -> int:
 def _devices(random: Random, features: Features) -> dict[str, Device]:
     if features.dense:
         sizes = random.choice(([8], [8], [8], [10], [16], [8, 8]))
+    elif features.full:
+        sizes = [random.randint(4, 9)]
     elif features.nodes:
         sizes = [random.choice((1, 2, 4, 4, 8)) for _ in range(random.randint(2, 4))]
     else:
@@ -157,6 +163,8 @@ def _durations(random: Random, features: Features) -> Policy:
             max_pauses=random.choice((0, 1, 1, 2, 3)),
             per_s=random.choice((10, 60, 86400)),
         )
+    if features.full:
+        policy = replace(policy, min_runtime_s=random.choice((0, 4, 600, 600, 600)))
     if features.history:
         policy = replace(
             policy, k_milli=random.choice((0, 500, 1000, 3000)), half_life_s=random.choice((10, 600, 172_800))
@@ -178,6 +186,8 @@ def _patience_s(random: Random, features: Features) -> int:
 
 def _quotas(random: Random, features: Features, names: list[str], left: int) -> dict[str, int]:
     """Training quotas that fit side by side; those below one device share devices."""
+    if features.full:  # the last project has none
+        return dict.fromkeys(names, random.randint(1, max(1, left // len(names))) * WHOLE) | {names[-1]: 0}
     found = dict.fromkeys(names, 0)
     for at, name in enumerate(random.sample(names, len(names))):
         if features.dense and not at:
@@ -279,6 +289,23 @@ def _dense(random: Random, features: Features, world: World) -> Iterator[Arrival
         size = random.randint(max(1, most // 2), most)
         job = Job(id=f"k{at}", project=preemptor, gpu_milli=WHOLE * size)
         yield Arrival(at=BEGIN + random.randint(1, world.live_s) * 1000, job=job)
+
+
+def _full(random: Random, features: Features, world: World) -> Iterator[Arrival]:
+    """Each project uses its quota, the last one all other devices; then all wait, with small and with large jobs."""
+    names, left = sorted(world.state.policy.projects), len(world.state.devices)
+    own = world.state.policy.projects[names[0]].of(POOL).training // WHOLE
+    for at, name in enumerate([name for name in names[:-1] for _ in range(own)] + names[-1:] * left):
+        if at < left:
+            job = Job(id=f"f{at}", project=name, gpu_milli=WHOLE, priority=random.choice((50, 60)), time_limit_s=600)
+            yield Arrival(at=BEGIN, job=job, runs_s=random.choice((9, ENDLESS_S, ENDLESS_S)))
+    for at in range(random.randint(3, 10)):
+        size, priority = random.choice(((1, 50), (1, 50), (1, 70), (2, 50), (2, 70), (2, 70), (3, 70)))
+        limit_s = random.choice((4, 600, 3600))
+        job = Job(id=f"j{at}", project=random.choice(names[:-1]), gpu_milli=size * WHOLE, priority=priority)
+        job.time_limit_s = limit_s
+        runs_s = random.choice((3, ENDLESS_S, ENDLESS_S))
+        yield Arrival(at=BEGIN + random.randint(1, world.live_s) * 1000, job=job, runs_s=runs_s)
 
 
 def _overdue(random: Random, features: Features, world: World) -> Iterator[Arrival]:

@@ -107,19 +107,23 @@ def reserved_meanwhile(step: Step, claim: Claim) -> set[str]:
     """The devices that the backfill reservation may have kept from a claim at its turn, and has left since (R43).
 
     Another job has entered it by right (R32), so it was planned on other devices. Claims behind have got those, and its
-    planned start is later now. Or its job fitted on what was free, and had that reserved until its own turn.
+    planned start is later now, or was to be earlier in this plan until one of them entered. Or its job fitted on what
+    was free, and had that reserved until its own turn.
     """
     job = step.before.jobs[claim.preemptor]
     was, kept = step.before.backfill.get(job.pool), step.backfill.get(job.pool)
     if was is None or kept is None or was.workload != kept.workload or may_enter(step, job, was):
         return set()
+    jobs, found = step.before.jobs, set[str]()
     free = free_now(step.before, job.pool)
-    if was.workload != job.id and fits_on(step.before.jobs[was.workload], free, step.before):
-        return {device for device, milli in free.items() if milli > 0}
-    if kept.planned_start <= was.planned_start or not entered_by_right(step, kept):
-        return set()
-    behind = step.claims[step.claims.index(claim) + 1 :]
-    return {part.device for one in behind for part in one.placements}
+    if was.workload != job.id and fits_on(jobs[was.workload], free, step.before):
+        found |= {device for device, milli in free.items() if milli > 0}
+    if kept.planned_start > was.planned_start and entered_by_right(step, kept):
+        entered = [one.placements for one in step.claims[step.claims.index(claim) + 1 :]]
+    else:
+        given = [one for one in step.reserving.values() if one.workload in jobs and _takes_the_rest(step, one)]
+        entered = [one.placements for one in given if has_right(step, jobs[one.workload], jobs[kept.workload])]
+    return found | {part.device for placements in entered for part in placements}
 
 
 def _room(step: Step, claim: Claim, job: Job) -> Room:
