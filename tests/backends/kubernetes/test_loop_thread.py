@@ -114,6 +114,56 @@ def test_a_task_that_is_to_run_again_does_not_begin_while_the_thread_is_closed()
     assert began == ["first"]
 
 
+def test_so_many_tasks_of_a_bounded_word_run_at_once_and_the_others_have_not_begun() -> None:
+    began, ended, go = list[int](), list[int](), threading.Event()
+    thread = LoopThread({"settled": 4})
+
+    async def slow(number: int) -> None:
+        began.append(number)
+        await asyncio.to_thread(go.wait)
+        ended.append(number)
+
+    for number in range(100):
+        thread.run(("settled", number), lambda number=number: slow(number))  # type: ignore[misc]
+    thread.run(("stop", 100), lambda: slow(100))
+    until(lambda: 100 in began)
+    assert began == [0, 1, 2, 3, 100]
+    thread.run(("settled", 99), lambda: slow(-1))
+    go.set()
+    until(lambda: len(ended) == 101, what=lambda: ended)
+    assert began == [0, 1, 2, 3, 100, *range(4, 100)], "in the order in which they were given, each once"
+    thread.close()
+
+
+def test_a_failed_task_of_a_bounded_word_lets_the_next_one_begin() -> None:
+    began, thread = list[int](), LoopThread({"settled": 1})
+
+    async def fail(number: int) -> None:
+        began.append(number)
+        raise OSError(116, "Stale file handle")
+
+    for number in range(3):
+        thread.run(("settled", number), lambda number=number: fail(number))  # type: ignore[misc]
+    until(lambda: began == [0, 1, 2], what=lambda: began)
+    thread.close()
+
+
+def test_tasks_that_have_not_begun_do_not_begin_while_the_thread_is_closed() -> None:
+    began, thread = list[int](), LoopThread({"settled": 1})
+
+    async def endless(number: int) -> None:
+        began.append(number)
+        await asyncio.Event().wait()
+
+    async def nothing() -> None: ...
+
+    for number in range(3):
+        thread.run(("settled", number), lambda number=number: endless(number))  # type: ignore[misc]
+    until(lambda: began)
+    thread.close(nothing())
+    assert began == [0]
+
+
 def test_a_task_that_is_to_last_begins_again_after_a_failure(
     thread: LoopThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,9 +6,11 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Hashable, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from .api_server import Forbidden, Refused, Replaced, RequestFailed
@@ -24,14 +26,19 @@ Task = Callable[[], Coroutine[Any, Any, object]]
 
 
 class LoopThread:
-    """Runs coroutines. A task that fails is logged; its caller repeats it, or this does: see ``run_forever``."""
+    """Runs coroutines. A task that fails is logged; its caller repeats it, or this does: see ``run_forever``.
 
-    def __init__(self) -> None:
+    ``at_once`` has the number of tasks that run at once, by the first word of their keys; those of other words have no
+    bound. Thousands of tasks that each wait in the middle of a request need 100 MiB, and one that has not begun little.
+    """
+
+    def __init__(self, at_once: Mapping[Hashable, int] = MappingProxyType({})) -> None:
         self._loop = asyncio.new_event_loop()
         self._loop.set_default_executor(ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="kubernetes-disk"))
         self._asked, self._is_woken = deque[tuple[Hashable, Task, bool]](), False
         self._busy, self._next = set[Hashable](), dict[Hashable, Task]()
         self._tasks = set[asyncio.Task[None]]()
+        self._turns = {word: asyncio.Semaphore(number) for word, number in at_once.items()}
         self._thread = threading.Thread(target=self._loop.run_forever, name="kubernetes", daemon=True)
         self._thread.start()
 
@@ -93,7 +100,7 @@ class LoopThread:
                 self._next[key] = make
             return
         self._busy.add(key)
-        task = self._loop.create_task(self._logged(key, make()))
+        task = self._loop.create_task(self._in_turn(key, make))
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, key))
 
@@ -102,6 +109,11 @@ class LoopThread:
         self._busy.discard(key)
         if (make := self._next.pop(key, None)) is not None:
             self._start(key, make, again=True)
+
+    async def _in_turn(self, key: Hashable, make: Task) -> None:
+        turns = self._turns.get(key[0]) if isinstance(key, tuple) else None
+        async with turns or nullcontext():
+            await self._logged(key, make())
 
     async def _logged(self, key: Hashable, coroutine: Coroutine[Any, Any, object]) -> None:
         try:

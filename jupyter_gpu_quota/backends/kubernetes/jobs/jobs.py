@@ -15,7 +15,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 
@@ -69,8 +69,14 @@ PUBLISH_EVERY_S, PUBLISH_REST = 2.0, 4.0
 """The interval of readings of the files of running jobs; with thousands of them, a multiple of the last reading."""
 
 PUBLISH_BATCH, PUBLISH_AT_ONCE = 64, 4
-STARTS_AT_ONCE = 64
+ORDERS_AT_ONCE = 64
 """The requests of a stop wait behind those of so many starts, and not behind those of thousands."""
+
+TASKS_AT_ONCE: Mapping[Hashable, int] = dict.fromkeys(("start", "started", "stop", "settled"), ORDERS_AT_ONCE)
+"""The bounds of the tasks that there are thousands of.
+
+Ends that are kept have none: a kubelet that does not answer would delay those of other nodes.
+"""
 
 TRASH_AGAIN_S = 600.0
 MAX_REMOVED = 10_000
@@ -82,7 +88,7 @@ NOT_CREATED = "NotCreated"
 class KubernetesJobs:
     """The job backend of one namespace. ``on_change`` is called after each change that ``observe`` reports.
 
-    ``node`` returns the newest state of a node; None: it is not known.
+    ``thread`` has the bounds TASKS_AT_ONCE. ``node`` returns the newest state of a node; None: it is not known.
     """
 
     def __init__(
@@ -104,7 +110,6 @@ class KubernetesJobs:
         self._outputs = OutputSizes(volume.state_dir)
         self._fencing = 0
         self._locks: dict[Attempt, asyncio.Lock] = {}
-        self._starts_at_once = asyncio.Semaphore(STARTS_AT_ONCE)
         self._stop_ordered_at: dict[Attempt, int] = {}
         self._lock = threading.Lock()
         self._news: dict[Rank, None] = {}
@@ -186,7 +191,7 @@ class KubernetesJobs:
     # --- starting -------------------------------------------------------------------------------------------------
     async def _start(self, order: StartOrder) -> None:
         key = order.job, order.attempt
-        async with self._starts_at_once, self._locks.setdefault(key, asyncio.Lock()):
+        async with self._locks.setdefault(key, asyncio.Lock()):
             known = self.objects.record_of(*key)
             if key in self._removed or (known is not None and self._has_started(known)):
                 return
