@@ -28,7 +28,7 @@ from typing import Any
 from jupyter_gpu_quota.core.model import Change, Health, History, Job, Preemption, Upkeep
 from tests.core.cluster import BEGIN, GENTLE, TICK_MS, World, placed
 
-__all__ = ["BEGIN", "GENTLE", "TICK_MS", "World", "milli", "placed", "world"]
+__all__ = ["BEGIN", "GENTLE", "TICK_MS", "World", "add", "milli", "placed", "world"]
 
 AMOUNTS = {
     "notebooks": "notebook_milli",
@@ -45,11 +45,16 @@ def milli(text: str) -> int:
 def world(text: str, *, preemption: Preemption = GENTLE, within_project: str = "users_in_turn") -> World:
     """Read a world; see the module's docstring."""
     made = World(preemption=preemption, within_project=within_project)
+    add(made, text)
+    return made
+
+
+def add(made: World, text: str) -> None:
+    """Read more lines of a world, of which some time has passed."""
     for line in text.strip().splitlines():
         words = line.split("#")[0].strip()
         if words:
             _read(made, words)
-    return made
 
 
 def _read(made: World, line: str) -> None:

@@ -44,7 +44,7 @@ class Features:
     dense: bool = False
     """Nodes of 8 to 16 devices with many small jobs, and ranks that displace more than a dozen of them."""
     full: bool = False
-    """Equal quotas, work on every device that may not be paused yet, and large jobs of higher priority than small."""
+    """Projects of equal quotas beside one without, protected work on all devices, large jobs of higher priority."""
     patience: bool = False
     """A patience of some seconds, so that young jobs of a project wait for an old one."""
     edits: bool = False
@@ -72,7 +72,7 @@ KINDS: dict[str, Features] = {
     "history": Features(history=True, weights=True, finite=True),
     "dense": Features(dense=True),
     "shielded": Features(dense=True, protected=True, fixed=0.15),
-    "full": Features(full=True),
+    "full": Features(full=True, turns=True),
     "patience": Features(patience=True, short=True, several=0.5, gangs=0.1),
     "edits": Features(edits=True, fixed=0.25, fractions=0.2, several=0.3),
     "faults": Features(faults=True, fixed=0.15, several=0.3, elastic=0.1, notebooks=True),
@@ -143,7 +143,7 @@ def _cut(random: Random, count: int) -> list[int]:
 
 
 def _policy(random: Random, features: Features, devices: int) -> Policy:
-    names = [f"p{at}" for at in range(random.choice((2, 2, 3, 3, 4)))]
+    names = [f"p{at}" for at in range(random.choice((3, 3, 4) if features.full else (2, 2, 3, 3, 4)))]
     notebooks = _notebook_quotas(random, names) if features.notebooks and devices > 1 else dict.fromkeys(names, 0)
     left = devices - -(-sum(notebooks.values()) // WHOLE)
     quotas = _quotas(random, features, names, left)
@@ -292,18 +292,19 @@ def _dense(random: Random, features: Features, world: World) -> Iterator[Arrival
 
 
 def _full(random: Random, features: Features, world: World) -> Iterator[Arrival]:
-    """Each project uses its quota, the last one all other devices; then all wait, with small and with large jobs."""
+    """Each project uses its quota, the last one all other devices; then the others submit small and large jobs."""
     names, left = sorted(world.state.policy.projects), len(world.state.devices)
     own = world.state.policy.projects[names[0]].of(POOL).training // WHOLE
     for at, name in enumerate([name for name in names[:-1] for _ in range(own)] + names[-1:] * left):
         if at < left:
             job = Job(id=f"f{at}", project=name, gpu_milli=WHOLE, priority=random.choice((50, 60)), time_limit_s=600)
+            job.user = random.choice(("u", "v"))
             yield Arrival(at=BEGIN, job=job, runs_s=random.choice((9, ENDLESS_S, ENDLESS_S)))
     for at in range(random.randint(3, 10)):
-        size, priority = random.choice(((1, 50), (1, 50), (1, 70), (2, 50), (2, 70), (2, 70), (3, 70)))
+        size, priority = random.choice(((1, 50), (1, 50), (0.5, 50), (1, 70), (2, 50), (2, 70), (2, 70), (3, 70)))
         limit_s = random.choice((4, 600, 3600))
-        job = Job(id=f"j{at}", project=random.choice(names[:-1]), gpu_milli=size * WHOLE, priority=priority)
-        job.time_limit_s = limit_s
+        job = Job(id=f"j{at}", project=random.choice(names[:-1]), gpu_milli=int(size * WHOLE), priority=priority)
+        job.user, job.time_limit_s = random.choice(("u", "v", "w")), limit_s
         runs_s = random.choice((3, ENDLESS_S, ENDLESS_S))
         yield Arrival(at=BEGIN + random.randint(1, world.live_s) * 1000, job=job, runs_s=runs_s)
 

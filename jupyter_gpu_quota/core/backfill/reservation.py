@@ -59,6 +59,15 @@ class BackfillReservation:
         is_above = self.entitlement is Entitlement.SURPLUS
         return is_above and entitlement is Entitlement.FAIR and turn_of(project) <= turn_of(self.project)
 
+    def gives_way_to(self, pool: PoolState, project: QuotaState, queue: ClassQueue, entitlement: Entitlement) -> bool:
+        """Whether it passes to a job that is let in to its devices and cannot start. Rule R28.
+
+        Its entitlement only becomes better, so that no job gets it twice in a circle: the order inside a project puts a
+        large job above the fair share before a small one within it, and R32 the small one of another project first.
+        """
+        is_no_worse = entitlement <= self.entitlement if project is self.project else entitlement < self.entitlement
+        return is_no_worse and self.has_better_right(pool, project, queue, entitlement)
+
 
 def longest_time_limit_s(pool: PoolState, ends_at: int) -> int:
     """The longest time limit, in seconds, with which a job that is started now ends, grace included, by an instant."""

@@ -19,11 +19,7 @@ from .planning import devices_short_at, grace_ms, has_room_at, is_taken, plan_ba
 from .reservation import BackfillReservation, first_blocked, first_waiting, may_hold
 
 MAX_JOBS_TRIED = 4
-"""The number of jobs of a pool that are tried for the reservation in one plan.
-
-It ends a circle of jobs that each take it from the one before: one within its fair share is let in to that of a job
-above, and a larger one of its own project precedes it. What passes by R29 alone ends without that.
-"""
+"""The number of jobs of a pool that are tried for the reservation in one plan."""
 
 
 class BackfillState:
@@ -225,13 +221,14 @@ class BackfillState:
             if any(turn_of(one) < turn for one in self.pool.projects.values() if one is not held.project):
                 return True
         own = held.project.queue.classes.values()
-        return any(one.first_key() is not None and held.is_preceded_by(self.pool, one) for one in own)
+        return any(one.first_key() is not None and self._precedes(held.project, one, held) for one in own)
 
     def _precedes(self, project: QuotaState, queue: ClassQueue, held: BackfillReservation) -> bool:
         """Whether a job takes the reservation: of another project by past use, of the same one by its order."""
+        entitlement = project.entitlement(queue.size)
         if project is held.project:
-            return held.is_preceded_by(self.pool, queue)
-        is_above = held.entitlement is project.entitlement(queue.size) is Entitlement.SURPLUS
+            return held.gives_way_to(self.pool, project, queue, entitlement)
+        is_above = held.entitlement is entitlement is Entitlement.SURPLUS
         return is_above and turn_of(project) < turn_of(held.project)
 
     def _has_idle_devices(self, held: BackfillReservation) -> bool:
@@ -257,7 +254,7 @@ class BackfillState:
         held = self.current
         if self.tries_left <= 0 or queue.is_preceded:
             return
-        if held is not None and not held.has_better_right(self.pool, project, queue, project.entitlement(queue.size)):
+        if held is not None and not held.gives_way_to(self.pool, project, queue, project.entitlement(queue.size)):
             return
         if may_hold(self.pool, project, queue):
             self._replace(project, queue)

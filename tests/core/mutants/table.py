@@ -145,8 +145,8 @@ MUTANTS = (
         edit("backfill/state.py:BackfillState.pass_on", "self._precedes(*first, held)", "False"),
     ),
     mutant(
-        "a circle of jobs that take the reservation from each other does not end",
-        edit("backfill/state.py:BackfillState.reserve_for", "self.tries_left <= 0", "not self.tries_left"),
+        "a backfill reservation passes to a job of a weaker entitlement",
+        edit("backfill/reservation.py:BackfillReservation.gives_way_to", "is_no_worse", "True"),
     ),
     mutant(
         "a job of the reservation's own project has the better right",

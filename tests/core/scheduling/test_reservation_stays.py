@@ -7,7 +7,7 @@ import dataclasses as dc
 import pytest
 
 from jupyter_gpu_quota.core.model import Health, Job, JobState, JobTarget, Placement, Reservation
-from tests.core.world import GENTLE, World, world
+from tests.core.world import GENTLE, World, add, world
 
 PROTECTED = dc.replace(GENTLE, min_runtime_s=7200)
 """No work may be paused above a guarantee."""
@@ -214,33 +214,46 @@ def test_a_reservation_does_not_pass_to_a_job_behind_one_that_is_still_to_be_ser
     assert made.paused() == ["b1", "b4"], "b3 has higher priority than b2 and claims its devices"
 
 
+CIRCLE = """
+pool t 4
+a 1 of t
+b 1 of t
+c 0 of t, weight 0
+a runs 1 on n1g0 ran 0 priority 60
+b runs 0.75 on n1g1 by ann ran 0 priority 60
+b runs 0.25 on n1g1 by bob ran 0 priority 60
+c runs 2 of 1 ran 0
+a queues 1
+"""
+"""Nothing may be paused, and one more GPU is within the fair shares of a and of b."""
+
+
 # R28
 @pytest.mark.timeout(30)
-def test_a_circle_of_jobs_that_precede_each_other_ends() -> None:
-    """a2 is let in where b3 has the reservation, a3 precedes a2, b2 is let in where a3 has it, and b3 precedes b2."""
-    made = world(
-        """
-        pool t 4
-        a 1 of t
-        b 1 of t
-        c 0 of t, weight 0
-        a runs 1 ran 0 priority 60
-        b runs 1 ran 0 priority 60
-        c runs 2 of 1 ran 0
-        a queues 1
-        """,
-        preemption=PROTECTED,
-    )
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param("a queues 2 priority 70\nb queues 1\nb queues 2 priority 70", id="two jobs of each"),
+        pytest.param(
+            "a queues 2 priority 70\nb queues 1 by ann\nb queues 0.5 by bob\nb queues 0.25 by carol\n"
+            "b queues 2 by dan priority 70",
+            id="several small ones",
+        ),
+    ],
+)
+def test_the_reservation_stays_where_small_and_large_jobs_precede_each_other(later: str) -> None:
+    """A small job within its fair share is let in where another project's large one has the reservation (R32).
+
+    A large one of higher priority precedes the small ones of its own project (R23).
+    """
+    made = world(CIRCLE, preemption=PROTECTED)
     made.tick()
-    assert holder(made)[0] == "a2"
-    made.submit("a", 2000, priority=70)
-    made.submit("b", 1000)
-    made.submit("b", 2000, priority=70)
+    add(made, later)
     held = list[tuple[str, int]]()
-    for _ in range(4):
+    for _ in range(8):
         made.tick()
         held.append(holder(made))
-    assert held == [("a3", held[0][1])] * 4
+    assert held == held[:1] * 8
 
 
 def test_notebook_quota_beyond_a_slice_that_waits_does_not_end_a_reservation() -> None:

@@ -242,7 +242,8 @@ def _reached(step: Step, was: Reservation, holder: Job) -> tuple[bool, list[Job]
 
 def _passes_from(step: Step, old: Job, new: Job, *, idle: bool) -> bool:
     if old.project == new.project:
-        return own_order(new) < own_order(old)
+        weaker = not may_be_above_fair(step, old) and not (within_fair(step, new) or was_within_fair(step, new))
+        return own_order(new) < own_order(old) and not weaker
     better = within_guarantee(step, new) or was_within_guarantee(step, new) or _better_right(step, new, old)
     certain = step.is_certain(old.pool)
     above = not certain or (may_be_above_fair(step, old) and not surely_within_fair(step, new))

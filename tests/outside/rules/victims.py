@@ -106,9 +106,8 @@ def _fits(step: Step, claim: Claim, room: Room) -> bool:
 def reserved_meanwhile(step: Step, claim: Claim) -> set[str]:
     """The devices that the backfill reservation may have kept from a claim at its turn, and has left since (R43).
 
-    Another job has entered it by right (R32), so it was planned on other devices. Claims behind have got those, and its
-    planned start is later now, or was to be earlier in this plan until one of them entered. Or its job fitted on what
-    was free, and had that reserved until its own turn.
+    Its job fitted on what was free, and had that reserved until its own turn. Or another job entered it by right (R32),
+    so that it moved to devices that claims behind got; its planned start is later now, or was earlier for a while.
     """
     job = step.before.jobs[claim.preemptor]
     was, kept = step.before.backfill.get(job.pool), step.backfill.get(job.pool)
@@ -118,11 +117,12 @@ def reserved_meanwhile(step: Step, claim: Claim) -> set[str]:
     free = free_now(step.before, job.pool)
     if was.workload != job.id and fits_on(jobs[was.workload], free, step.before):
         found |= {device for device, milli in free.items() if milli > 0}
-    if kept.planned_start > was.planned_start and entered_by_right(step, kept):
-        entered = [one.placements for one in step.claims[step.claims.index(claim) + 1 :]]
-    else:
+    entered = list[tuple[Placement, ...]]()
+    if kept.planned_start <= was.planned_start:
         given = [one for one in step.reserving.values() if one.workload in jobs and _takes_the_rest(step, one)]
         entered = [one.placements for one in given if has_right(step, jobs[one.workload], jobs[kept.workload])]
+    elif entered_by_right(step, kept):
+        entered = [one.placements for one in step.claims[step.claims.index(claim) + 1 :]]
     return found | {part.device for placements in entered for part in placements}
 
 
