@@ -19,7 +19,7 @@ from .devices.inventory import PublishedDevice, inventory, published_devices
 from .devices.other_requests import OtherRequests
 from .enforcement import ClusterEnforcement, ClusterSamples
 from .jobs.attempts import ClusterAttempts
-from .jobs.jobs import TASKS_AT_ONCE, KubernetesJobs
+from .jobs.jobs import KubernetesJobs
 from .jobs.output_limits import OutputLimits
 from .jobs.reservations import Reservations
 from .jobs.verdicts import CLUSTER_S
@@ -44,8 +44,7 @@ class KubernetesBackend:
         context: str | None = None, on_change: Callable[[], object] = lambda: None,
         patience_s: float = CLUSTER_S, log_limit_mib: int = 64, bundles_dir: str | None = None,
     ) -> None:  # fmt: skip
-        self._server, self._thread = ApiServer(kubeconfig, context), LoopThread(TASKS_AT_ONCE)
-        self._settings = settings
+        self._server, self._thread, self._settings = ApiServer(kubeconfig, context), LoopThread(), settings
         volume = JobVolume(os.fspath(state_dir), log_limit_mib, bundles_dir=bundles_dir)
         volume.make_layout()
         of_node = partial(kept_of_node, topology_labels=settings.topology_labels)

@@ -114,9 +114,10 @@ def test_a_task_that_is_to_run_again_does_not_begin_while_the_thread_is_closed()
     assert began == ["first"]
 
 
-def test_so_many_tasks_of_a_bounded_word_run_at_once_and_the_others_have_not_begun() -> None:
+def test_at_most_so_many_tasks_of_a_kind_run_and_the_others_have_not_begun() -> None:
     began, ended, go = list[int](), list[int](), threading.Event()
-    thread = LoopThread({"settled": 4})
+    thread = LoopThread()
+    thread.limit("settled", 4)
 
     async def slow(number: int) -> None:
         began.append(number)
@@ -135,8 +136,9 @@ def test_so_many_tasks_of_a_bounded_word_run_at_once_and_the_others_have_not_beg
     thread.close()
 
 
-def test_a_failed_task_of_a_bounded_word_lets_the_next_one_begin() -> None:
-    began, thread = list[int](), LoopThread({"settled": 1})
+def test_a_failed_task_of_a_limited_kind_lets_the_next_one_begin() -> None:
+    began, thread = list[int](), LoopThread()
+    thread.limit("settled", 1)
 
     async def fail(number: int) -> None:
         began.append(number)
@@ -149,7 +151,8 @@ def test_a_failed_task_of_a_bounded_word_lets_the_next_one_begin() -> None:
 
 
 def test_tasks_that_have_not_begun_do_not_begin_while_the_thread_is_closed() -> None:
-    began, thread = list[int](), LoopThread({"settled": 1})
+    began, thread = list[int](), LoopThread()
+    thread.limit("settled", 1)
 
     async def endless(number: int) -> None:
         began.append(number)

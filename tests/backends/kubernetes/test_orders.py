@@ -21,7 +21,7 @@ from jupyter_gpu_quota.backends.kubernetes.client.api_server import (
     failure,
 )
 from jupyter_gpu_quota.backends.kubernetes.client.loop_thread import LoopThread
-from jupyter_gpu_quota.backends.kubernetes.jobs.jobs import ORDERS_AT_ONCE, TASKS_AT_ONCE, KubernetesJobs
+from jupyter_gpu_quota.backends.kubernetes.jobs.jobs import MAX_OF_A_KIND, STOPS_AT_ONCE, KubernetesJobs
 from jupyter_gpu_quota.backends.kubernetes.jobs.records import REFUSED, STARTED, STOP, data_of
 from jupyter_gpu_quota.backends.kubernetes.jobs.volume import JobVolume
 from jupyter_gpu_quota.backends.rendering.pods import PodSettings
@@ -120,7 +120,7 @@ class OrdersWorld:
     """The jobs of one leader, and the server."""
 
     def __init__(self, folder: Path, server: MemoryServer | None = None) -> None:
-        self.server, self.thread = server or MemoryServer(), LoopThread(TASKS_AT_ONCE)
+        self.server, self.thread = server or MemoryServer(), LoopThread()
         self.jobs = KubernetesJobs(
             self.server, self.thread, None, JobVolume(str(folder)), SETTINGS, lambda: None, dict, lambda node: None,  # type: ignore[arg-type]
         )  # fmt: skip
@@ -343,11 +343,13 @@ def test_the_next_leader_records_the_starts_that_the_one_before_did_not(
 def test_a_stop_waits_behind_few_of_thousands_of_starts(world: OrdersWorld) -> None:
     """Each start has several requests; all of them at once would stand before those of the stop."""
     world.server.pods.clear()
-    for number in range(4 * ORDERS_AT_ONCE):
+    for number in range(4 * MAX_OF_A_KIND):
         world.jobs.start(order(f"J{number}", "runs on"))
-    until(lambda: len([name for name in world.server.created if "/pods/" in name]) == ORDERS_AT_ONCE)
-    assert len(world.server.of("configmaps")) == ORDERS_AT_ONCE
-    last = f"J{4 * ORDERS_AT_ONCE - 1}"
+    until(lambda: len([name for name in world.server.created if "/pods/" in name]) == MAX_OF_A_KIND)
+    assert len(world.server.of("configmaps")) == MAX_OF_A_KIND
+    for number in range(STOPS_AT_ONCE):  # these wait for the locks of their attempts
+        world.jobs.stop(stop(f"J{number}"))
+    last = f"J{4 * MAX_OF_A_KIND - 1}"
     world.jobs.stop(stop(last))
     until(lambda: STOP in world.record(f"gq-{last.lower()}-1"))
     world.open(world.server.pods)

@@ -6,11 +6,10 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from .api_server import Forbidden, Refused, Replaced, RequestFailed
@@ -28,19 +27,25 @@ Task = Callable[[], Coroutine[Any, Any, object]]
 class LoopThread:
     """Runs coroutines. A task that fails is logged; its caller repeats it, or this does: see ``run_forever``.
 
-    ``at_once`` has the number of tasks that run at once, by the first word of their keys; those of other words have no
-    bound. Thousands of tasks that each wait in the middle of a request need 100 MiB, and one that has not begun little.
+    The kind of a task is the first element of its key, if that is a tuple.
     """
 
-    def __init__(self, at_once: Mapping[Hashable, int] = MappingProxyType({})) -> None:
+    def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._loop.set_default_executor(ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="kubernetes-disk"))
         self._asked, self._is_woken = deque[tuple[Hashable, Task, bool]](), False
         self._busy, self._next = set[Hashable](), dict[Hashable, Task]()
         self._tasks = set[asyncio.Task[None]]()
-        self._turns = {word: asyncio.Semaphore(number) for word, number in at_once.items()}
+        self._slots = dict[Hashable, asyncio.Semaphore]()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kubernetes", daemon=True)
         self._thread.start()
+
+    def limit(self, kind: Hashable, number: int) -> None:
+        """Run at most so many tasks of a kind at the same time; call this before the first of them.
+
+        The others wait before they begin. Thousands that wait in the middle of their requests need 100 MiB.
+        """
+        self._slots[kind] = asyncio.Semaphore(number)
 
     def run(self, key: Hashable, make: Task) -> None:
         """Run a task soon, from any thread, unless one of the same key is running: its caller repeats the order."""
@@ -100,7 +105,7 @@ class LoopThread:
                 self._next[key] = make
             return
         self._busy.add(key)
-        task = self._loop.create_task(self._in_turn(key, make))
+        task = self._loop.create_task(self._run_limited(key, make))
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, key))
 
@@ -110,9 +115,9 @@ class LoopThread:
         if (make := self._next.pop(key, None)) is not None:
             self._start(key, make, again=True)
 
-    async def _in_turn(self, key: Hashable, make: Task) -> None:
-        turns = self._turns.get(key[0]) if isinstance(key, tuple) else None
-        async with turns or nullcontext():
+    async def _run_limited(self, key: Hashable, make: Task) -> None:
+        slots = self._slots.get(key[0]) if isinstance(key, tuple) else None
+        async with slots or nullcontext():
             await self._logged(key, make())
 
     async def _logged(self, key: Hashable, coroutine: Coroutine[Any, Any, object]) -> None:

@@ -15,7 +15,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import islice
 
@@ -69,14 +69,14 @@ PUBLISH_EVERY_S, PUBLISH_REST = 2.0, 4.0
 """The interval of readings of the files of running jobs; with thousands of them, a multiple of the last reading."""
 
 PUBLISH_BATCH, PUBLISH_AT_ONCE = 64, 4
-ORDERS_AT_ONCE = 64
-"""The requests of a stop wait behind those of so many starts, and not behind those of thousands."""
+LIMITED, MAX_OF_A_KIND = ("start", "started", "settled", "forget", "end"), 64
+"""Kinds of tasks of which there may be thousands, and how many of each run at the same time.
 
-TASKS_AT_ONCE: Mapping[Hashable, int] = dict.fromkeys(("start", "started", "stop", "settled"), ORDERS_AT_ONCE)
-"""The bounds of the tasks that there are thousands of.
-
-Ends that are kept have none: a kubelet that does not answer would delay those of other nodes.
+A stop waits for the requests of so many starts, not for those of thousands. Of ends that are kept there is no limit:
+one kubelet that does not answer would delay those of other nodes.
 """
+STOPS_AT_ONCE = 64
+"""Counted when a stop has the lock of its attempt: one that waits for a start delays no other."""
 
 TRASH_AGAIN_S = 600.0
 MAX_REMOVED = 10_000
@@ -88,7 +88,7 @@ NOT_CREATED = "NotCreated"
 class KubernetesJobs:
     """The job backend of one namespace. ``on_change`` is called after each change that ``observe`` reports.
 
-    ``thread`` has the bounds TASKS_AT_ONCE. ``node`` returns the newest state of a node; None: it is not known.
+    ``node`` returns the newest state of a node; None: it is not known.
     """
 
     def __init__(
@@ -110,6 +110,9 @@ class KubernetesJobs:
         self._outputs = OutputSizes(volume.state_dir)
         self._fencing = 0
         self._locks: dict[Attempt, asyncio.Lock] = {}
+        self._stops_at_once = asyncio.Semaphore(STOPS_AT_ONCE)
+        for kind in LIMITED:
+            thread.limit(kind, MAX_OF_A_KIND)
         self._stop_ordered_at: dict[Attempt, int] = {}
         self._lock = threading.Lock()
         self._news: dict[Rank, None] = {}
@@ -308,7 +311,7 @@ class KubernetesJobs:
     # --- stopping -------------------------------------------------------------------------------------------------
     async def _stop(self, order: StopOrder) -> None:
         key = order.job, order.attempt
-        async with self._locks.setdefault(key, asyncio.Lock()):
+        async with self._locks.setdefault(key, asyncio.Lock()), self._stops_at_once:
             record, asked = self.objects.record_of(*key), stop_fields(order, time.time_ns() // 1_000_000)
             if record is None:
                 if await asyncio.to_thread(self._volume.ended, *key, 0) is not None:
