@@ -60,10 +60,11 @@ class BackfillReservation:
         return is_above and entitlement is Entitlement.FAIR and turn_of(project) <= turn_of(self.project)
 
     def gives_way_to(self, pool: PoolState, project: QuotaState, queue: ClassQueue, entitlement: Entitlement) -> bool:
-        """Whether it passes to a job that is let in to its devices and cannot start. Rule R28.
+        """Whether it passes to a job that is let in to its devices and cannot start.
 
-        Its entitlement only becomes better, so that no job gets it twice in a circle: the order inside a project puts a
-        large job above the fair share before a small one within it, and R32 the small one of another project first.
+        The entitlement of its job never becomes weaker. Jobs could take it from each other without end otherwise: the
+        order inside a project has a large job above the fair share before a small one within it, and R32 lets in the
+        small one of another project.
         """
         is_no_worse = entitlement <= self.entitlement if project is self.project else entitlement < self.entitlement
         return is_no_worse and self.has_better_right(pool, project, queue, entitlement)
