@@ -35,8 +35,8 @@ HERE = Path(__file__).parent
         ),
         # R28, R29
         pytest.param(
-            "reservation_that_passes_by_right_and_in_its_project",
-            id="a reservation passes to a job within fair share, and from it to one of higher priority",
+            "reservation_that_passes_by_right_to_a_smaller_job",
+            id="a reservation passes to a job within fair share, and not from it to one of higher priority above",
         ),
         # R14
         pytest.param(
@@ -55,8 +55,8 @@ HERE = Path(__file__).parent
         ),
         # R29
         pytest.param(
-            "reservation_that_passes_between_and_inside_projects",
-            id="a reservation passes to a job of another project by R32, and inside that project to its first job",
+            "reservation_that_passes_by_right_between_projects",
+            id="a reservation passes to a job of another project by R32, and not to the first job of that project",
         ),
         # R27
         pytest.param(
@@ -136,6 +136,11 @@ HERE = Path(__file__).parent
         pytest.param(
             "reservation_of_a_device_that_failed",
             id="a reservation that is planned on other devices since one failed leaves its other devices to the queue",
+        ),
+        # R44
+        pytest.param(
+            "claim_balanced_by_an_offer_that_is_withdrawn",
+            id="a claim leaves the plan with the job without victims whose use had made its victims legal",
         ),
         # R26
         pytest.param("older_of_two_reservations", id="of two reservations the newer one is above the guarantee"),
