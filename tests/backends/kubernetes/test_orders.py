@@ -357,6 +357,28 @@ def test_a_stop_waits_behind_few_of_thousands_of_starts(world: OrdersWorld) -> N
     assert f"gq-{last.lower()}-1-0" not in world.server.of("pods"), "it was stopped before it had a pod"
 
 
+def test_at_most_so_many_stops_send_requests_at_the_same_time(world: OrdersWorld) -> None:
+    began, go = list[str](), asyncio.Event()
+
+    async def wait(job: str, *_: object) -> dict[str, object]:
+        began.append(job)
+        await go.wait()
+        raise NotFound(404, "the attempt was settled")
+
+    async def read_from_disk() -> None:
+        for _ in range(4 * STOPS_AT_ONCE):  # behind what the stops read
+            await asyncio.to_thread(len, "")
+
+    world.jobs.objects.make_record = wait  # type: ignore[assignment]
+    for number in range(2 * STOPS_AT_ONCE):
+        world.jobs.stop(stop(f"J{number}"))
+    until(lambda: len(began) >= STOPS_AT_ONCE)
+    world.thread.call(read_from_disk(), 10.0)
+    assert len(began) == STOPS_AT_ONCE
+    world.open(go)
+    until(lambda: len(began) == 2 * STOPS_AT_ONCE)
+
+
 def test_a_pod_that_is_removed_by_force_before_its_start_is_recorded_is_lost(world: OrdersWorld) -> None:
     world.jobs.start(order("J", "runs on"))
     until(lambda: world.server.of("pods") and world.ended("start", "J", 1))
