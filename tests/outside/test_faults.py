@@ -57,7 +57,7 @@ def with_another_victim(function: Function) -> Function:
     def changed(builder: Any, preemption: Any) -> list[Any]:
         actions = function(builder, preemption)
         touched = {one.workload for one in actions}
-        others = [one.job for one in builder.pool.running if one.job.id not in touched and one.job.preemptible]
+        others = [one.job for one in builder.pool.running.values() if one.job.id not in touched and one.job.preemptible]
         more = [replace(one, workload=others[0].id) for one in actions[:1] if hasattr(one, "preemptor") and others]
         return [*more, *actions]
 

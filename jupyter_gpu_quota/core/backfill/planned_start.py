@@ -77,8 +77,8 @@ def _unused(pool: PoolState, held: BackfillReservation) -> Iterator[tuple[QuotaS
 def _continuing(pool: PoolState) -> Iterator[Running]:
     """The work that runs and that this plan does not stop, without borrowers."""
     stopped = pool.stopped_jobs()
-    for running in pool.running:
-        if running.job.state in RUNS and not running.borrower and running.job.id not in stopped:
+    for name, running in pool.running.items():
+        if running.job.state in RUNS and not running.borrower and name not in stopped:
             yield running
 
 

@@ -46,7 +46,10 @@ def future_work(
     ``preemptions``: those of this plan. ``restarts``: the pieces of the jobs that it stops and starts again to grow.
     """
     gone = pool.stopped_jobs() | restarts.keys()
-    work = [one for one in pool.running if one.job.id not in gone] if gone else list(pool.running)
+    continuing = dict(pool.running)
+    for name in gone:
+        continuing.pop(name, None)
+    work = list(continuing.values())
     again = {**restarts, **dict(_again(preemptions))}
     drained_at = pool.now + grace_ms(pool)
     for one in pool.reserved:
@@ -208,7 +211,8 @@ class _FutureRoom:
         self.slots = [0] * len(self.ledger.on_node)
         nodes = range(len(self.slots)) if self.needs_host else ()
         self.hosts = [self.ledger.node_resources.after(node) for node in nodes]
-        node_of, model, anything = self.ledger.node_of, self.ledger.model, not request.gpu_models
+        self.node_of = node_of = self.ledger.node_of
+        model, anything = self.ledger.model, not request.gpu_models
         for at, milli in enumerate(self.room):
             if milli >= self.need and (anything or request.accepts(model[at])):
                 self.slots[node_of[at]] += milli // self.need
@@ -216,21 +220,22 @@ class _FutureRoom:
 
     def free(self, piece: Piece, *, borrowed: bool) -> None:
         """Free a piece of work that has ended. Borrowers leave unbooked notebook quota, which stays reserved."""
-        at, before = piece.device, self.room[piece.device]
-        after = before + (self._freed_by_borrower(piece) if borrowed else piece.gpu_milli)
-        self.room[at] = after
-        slots = (after // self.need if after > 0 else 0) - (before // self.need if before > 0 else 0)
-        frees_host = self.needs_host and bool(piece.cpu_milli or piece.memory_mib)
-        if not frees_host and not slots:
-            return
-        node = self.ledger.node_of[at]
-        self.fitting -= self._ranks_on(node)
-        if frees_host:
+        at, before, need = piece.device, self.room[piece.device], self.need
+        after = self.room[at] = before + (self._freed_by_borrower(piece) if borrowed else piece.gpu_milli)
+        slots = (after // need if after > 0 else 0) - (before // need if before > 0 else 0)
+        if slots and self.request.gpu_models and not self.request.accepts(self.ledger.model[at]):
+            slots = 0
+        node = self.node_of[at]
+        if self.needs_host and (slots or piece.cpu_milli or piece.memory_mib):
+            self.fitting -= self._ranks_on(node)
             cpu, memory = self.hosts[node]
             self.hosts[node] = CpuMemory(cpu + piece.cpu_milli, memory + piece.memory_mib)
-        if self.request.accepts(self.ledger.model[at]):
             self.slots[node] += slots
-        self.fitting += self._ranks_on(node)
+            self.fitting += self._ranks_on(node)
+        elif slots:
+            had = self.slots[node]
+            self.slots[node] = now = had + slots
+            self.fitting += now // self.per_rank - had // self.per_rank
 
     def _freed_by_borrower(self, piece: Piece) -> int:
         at, ledger = piece.device, self.ledger

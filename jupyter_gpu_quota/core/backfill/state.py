@@ -60,7 +60,7 @@ class BackfillState:
 
     def read(self) -> None:
         """Reserve the recorded devices again, where the job may still have them. Rule R28."""
-        begin_later = [one.job.id for one in self.pool.running if one.job.started_at is None]
+        begin_later = [name for name, one in self.pool.running.items() if one.job.started_at is None]
         restarting = (job.id for job, _, _ in self.pool.restarting)
         self.not_begun = frozenset([*begin_later, *restarting, *(one.id for one in self.pool.reserved)])
         recorded = self.pool.backfill

@@ -74,14 +74,15 @@ class BestFitIndex:
     def __getitem__(self, item: int) -> int:
         return self._level[item]
 
-    def put(self, item: int, level: int) -> None:
-        """Move an item to a level; its entry in the old heap is skipped when it is met."""
-        if self._level[item] == level:
-            return
-        self._level[item] = level
-        if level > 0:
-            heappush(self._heaps.setdefault(level, []), item)
-            self._filled |= 1 << level
+    def put(self, item: int, level: int) -> int:
+        """Move an item to a level, and return the one before; its entry in that heap is skipped when it is met."""
+        before = self._level[item]
+        if before != level:
+            self._level[item] = level
+            if level > 0:
+                heappush(self._heaps.setdefault(level, []), item)
+                self._filled |= 1 << level
+        return before
 
     def at_least(self, bound: int) -> int | None:
         """The lowest item on the smallest level that is at least ``bound`` (1 or more), None where there is none."""
@@ -126,12 +127,11 @@ class FreeDevices:
 
     def put(self, changed: Iterable[int], free: Callable[[int], int]) -> None:
         """Read the free amounts of devices that changed."""
-        moved, devices = set[int](), self.devices
+        moved, put = set[int](), self.devices.put
         for device in changed:
-            before, amount = devices[device], free(device)
-            if before == amount:
+            amount = free(device)
+            if (before := put(device, amount)) == amount:
                 continue
-            devices.put(device, amount)
             self.total += amount - before
             if amount == WHOLE_DEVICE or before == WHOLE_DEVICE:
                 node, bit = self._node_bit[device]

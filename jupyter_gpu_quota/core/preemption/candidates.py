@@ -13,9 +13,11 @@ from heapq import heapify, heappop, heapreplace, merge
 from itertools import takewhile
 
 from ..queue.pool_state import PoolState
-from ..queue.quota_state import NO_LIMIT, Entitlement, QuotaState, Victim
+from ..queue.quota_state import FAIR, NO_LIMIT, Entitlement, QuotaState, Victim
 from .rules import PreemptionRules, Preemptor
 from .victims import newest_above
+
+_NONE_GONE: Mapping[QuotaState, int] = {}
 
 
 class Candidates:
@@ -42,9 +44,7 @@ class Candidates:
         if self.notebook:
             yield from self._borrowers()
         if self.preemptor.entitlement <= Entitlement.GUARANTEE:
-            yield from sorted(
-                self._may_be_taken_over(others), key=lambda one: (_most_above(one.project, {}), one.order)
-            )
+            yield from sorted(self._may_be_taken_over(others), key=lambda one: (most_above(one.project), one.order))
         if not self.notebook:
             yield from self._borrowers()
         if self.pool.has_elastic:
@@ -57,14 +57,6 @@ class Candidates:
                 yield from self._by_project(projects)
         if not self.notebook:
             yield from self._own()
-
-    def first_to_pause(self) -> Victim | None:
-        """The first of :meth:`to_pause` in a pool without departments, if it may be picked."""
-        others = [] if self.preemptor.own_only else self._others()
-        if not others:
-            return next(iter(self._own()), None)
-        project = others[0] if len(others) == 1 else min(others, key=lambda one: _most_above(one, {}))
-        return next(iter(self._victims_of(project)), None)
 
     def _may_be_taken_over(self, others: Collection[QuotaState]) -> list[Victim]:
         """The claims above their guarantee: not if only their project's running work that may be preempted is.
@@ -88,13 +80,9 @@ class Candidates:
         return self.known_others
 
     def _above(self) -> list[QuotaState]:
-        projects = self.pool.projects.values()
         if self.pool.departments:
-            return [project for project in projects if self.rules.may_lose(project)]
-        entitlement, own = self.preemptor.entitlement, None if self.notebook else self.preemptor.project
-        if entitlement is Entitlement.FAIR:
-            return [one for one in projects if one.use > one.fair and one.use > one.guarantee and one is not own]
-        return [one for one in projects if one.use > one.guarantee and one is not own]
+            return [project for project in self.pool.projects.values() if self.rules.may_lose(project)]
+        return projects_above(self.pool, self.preemptor)
 
     def _siblings_first(self, projects: list[QuotaState]) -> list[list[QuotaState]]:
         """Groups of projects in order; siblings come first where only their loss entitles the preemptor outside."""
@@ -115,7 +103,7 @@ class Candidates:
             and self.preemptor.within in (None, *victim.project.levels)
             and (self.notebook or self._may_be_picked(victim))
         ]
-        return sorted(candidates, key=lambda victim: (_most_above(victim.project, {}), victim.order))
+        return sorted(candidates, key=lambda victim: (most_above(victim.project), victim.order))
 
     def surplus_of_others(self) -> list[Victim]:
         """What elastic jobs of the other projects that may lose anything have above their minimum."""
@@ -131,13 +119,10 @@ class Candidates:
         candidates = [
             victim for project in projects for victim in project.elastic_surplus if self._may_be_picked(victim)
         ]
-        return sorted(candidates, key=lambda victim: (_most_above(victim.project, {}), victim.order))
+        return sorted(candidates, key=lambda victim: (most_above(victim.project), victim.order))
 
     def _may_be_picked(self, victim: Victim) -> bool:
-        """Whether a victim may be picked: preemptible, unprotected, not what the preemptor was paused for. Rule R46."""
-        preemptor = self.preemptor
-        spared = preemptor.excluded_victim is not None and victim.id == preemptor.excluded_victim
-        return victim.preemptible and not spared and (self.include_protected or not victim.protected)
+        return (self.include_protected or not victim.protected) and may_be_picked(self.preemptor, victim)
 
     def _victims_of(self, project: QuotaState) -> Iterable[Victim]:
         rows: Iterable[Victim] = project.victims
@@ -147,12 +132,12 @@ class Candidates:
 
     def _by_project(self, projects: Iterable[QuotaState]) -> Iterator[Victim]:
         gone: dict[QuotaState, int] = defaultdict(int)
-        heap = [(_most_above(project, gone), project) for project in projects]
+        heap = [(most_above(project, gone), project) for project in projects]
         rows = {project: iter(self._victims_of(project)) for _, project in heap}
         heapify(heap)
         while heap:
             key, project = heap[0]
-            if (now := _most_above(project, gone)) != key:  # a sibling project lost something meanwhile
+            if (now := most_above(project, gone)) != key:  # a sibling project lost something meanwhile
                 heapreplace(heap, (now, project))
                 continue
             too_large = self.too_large.get(project, NO_LIMIT)
@@ -162,30 +147,54 @@ class Candidates:
                 continue
             for level in project.levels:
                 gone[level] += victim.size
-            heapreplace(heap, (_most_above(project, gone), project))
+            heapreplace(heap, (most_above(project, gone), project))
             if self.rules.may_be_allowed([victim]):
                 yield victim
             else:
                 self.too_large[project] = victim.total_size
 
     def _own(self) -> Iterable[Victim]:
-        """The preemptible jobs of lower priority in the preemptor's own project.
-
-        A preemptible preemptor above its guarantee takes none that was paused since it was submitted: then no job is
-        paused for ever in turn with others of its project.
-        Rule R48.
-        """
+        """The preemptible jobs of lower priority in the preemptor's own project."""
         own, priority = self.preemptor.project, self.preemptor.priority
         if own.preemptible_use.lowest_priority >= priority and not self.pool.borrowers:
             return ()
         borrowers = [one for one in self.pool.borrowers if one.project is own and one.priority < priority]
-        firm = takewhile(lambda one: one.priority < priority, self._victims_of(own))
+        firm = of_lower_priority(self.preemptor, self._victims_of(own))
         candidates = merge(borrowers, firm, key=lambda one: one.order) if borrowers else firm
-        since = self.preemptor.submitted_at
-        return (one for one in candidates if self._may_be_picked(one) and (since is None or one.paused_at < since))
+        return (one for one in candidates if self._may_be_picked(one) and may_be_paused_again(self.preemptor, one))
 
 
-def _most_above(project: QuotaState, gone: Mapping[QuotaState, int]) -> tuple[bool, int, bool, int, str]:
+def projects_above(pool: PoolState, preemptor: Preemptor) -> list[QuotaState]:
+    """The other projects of a pool without departments that may lose anything. Rule R38."""
+    projects = pool.projects.values()
+    own = None if preemptor.entitlement is Entitlement.NOTEBOOK else preemptor.project
+    if preemptor.entitlement is FAIR:
+        return [one for one in projects if one.use > one.fair and one.use > one.guarantee and one is not own]
+    return [one for one in projects if one.use > one.guarantee and one is not own]
+
+
+def may_be_picked(preemptor: Preemptor, victim: Victim) -> bool:
+    """Whether a victim may be picked: preemptible, and not what the preemptor was paused for. Rule R46."""
+    return victim.preemptible and (preemptor.excluded_victim is None or victim.id != preemptor.excluded_victim)
+
+
+def of_lower_priority(preemptor: Preemptor, jobs: Iterable[Victim]) -> Iterator[Victim]:
+    """The first of these jobs, in their order, whose job priority is lower than the preemptor's."""
+    priority = preemptor.priority
+    return takewhile(lambda one: one.priority < priority, jobs)
+
+
+def may_be_paused_again(preemptor: Preemptor, victim: Victim) -> bool:
+    """Whether a job of the preemptor's own project may be paused.
+
+    A preemptible preemptor above its guarantee takes none that was paused since it was submitted: then no job is
+    paused for ever in turn with others of its project.
+    Rule R48.
+    """
+    return preemptor.submitted_at is None or victim.paused_at < preemptor.submitted_at
+
+
+def most_above(project: QuotaState, gone: Mapping[QuotaState, int] = _NONE_GONE) -> tuple[bool, int, bool, int, str]:
     """Sort key: weight 0 first, then furthest above the fair share, then name; by department, then project.
 
     ``gone``: the candidates before, by project and department, in milli-GPU.

@@ -102,7 +102,7 @@ def _free_without_preemptible(pool: PoolState) -> list[int]:
     """The room of each device if all preemptible work left that runs now."""
     use = zip(pool.ledger.capacity, pool.ledger.firm, pool.ledger.borrowed, strict=True)
     free = [whole - firm - borrowed for whole, firm, borrowed in use]
-    for running in pool.running:
+    for running in pool.running.values():
         for piece in running.pieces if running.job.preemptible else ():
             free[piece.device] += piece.gpu_milli
     return free

@@ -15,7 +15,7 @@ from ..model import Job
 from ..placement.place import Request
 from ..queue.job_queue import ClassQueue
 from ..queue.pool_state import PoolState, waiting_sizes
-from ..queue.quota_state import SURPLUS, Entitlement, QuotaState, Victim
+from ..queue.quota_state import GUARANTEE, SURPLUS, Entitlement, QuotaState, Victim
 
 
 class Preemptor(NamedTuple):
@@ -185,15 +185,6 @@ class PreemptionRules:
             self.allowed_alone = chosen[0]
         return True
 
-    def is_first_allowed(self, victim: Victim) -> bool:
-        """:meth:`is_allowed` for one victim with nothing picked, of a claim of a job in a pool without departments."""
-        project, entitlement = victim.project, self.preemptor.entitlement
-        if project is self.preemptor.project:
-            return True
-        losses = {project: Loss()}
-        losses[project].add(victim, for_slice=False)
-        return entitlement is not SURPLUS and self._is_level_loss_allowed(project, losses, entitlement, [victim])
-
     def may_be_allowed(self, chosen: Sequence[Victim]) -> bool:
         """Whether any set with these may be allowed.
 
@@ -320,12 +311,37 @@ class PreemptionRules:
         preemptor_level = next((one for one in self.preemptor.project.levels if one.parent is level.parent), None)
         if preemptor_level is None or preemptor_level.is_department != level.is_department:
             return True
-        if level.priority != preemptor_level.priority or level.weight == 0:
-            return True
         own = self.loss_of(preemptor_level, losses)
-        department_gain = self.preemptor.request.size - own.firm - own.borrowed
-        above = (preemptor_level.use + department_gain - preemptor_level.guarantee) * level.weight
-        return above <= (after - level.guarantee) * preemptor_level.weight
+        gain = self.preemptor.request.size - own.firm - own.borrowed
+        return is_balanced(preemptor_level, level, gain=gain, after=after)
+
+
+def is_balanced(preemptor: QuotaState, victim: QuotaState, *, gain: int, after: int) -> bool:
+    """:meth:`PreemptionRules._stays_balanced` for two that share a parent.
+
+    ``gain``: the additional use of the one; ``after``: the use with which the other ends.
+    """
+    if victim.priority != preemptor.priority or victim.weight == 0:
+        return True
+    above = (preemptor.use + gain - preemptor.guarantee) * victim.weight
+    return above <= (after - victim.guarantee) * preemptor.weight
+
+
+def is_first_allowed(preemptor: Preemptor, victim: Victim) -> bool:
+    """:meth:`PreemptionRules.is_allowed` for one firm victim with nothing picked, of a claim of a job.
+
+    In a pool without departments, elastic jobs and borrowers; no project may end below its guarantee.
+    """
+    project, entitlement = victim.project, preemptor.entitlement
+    if project is preemptor.project:
+        return True
+    after = project.use - victim.size
+    if after < project.guarantee or entitlement is SURPLUS:
+        return False
+    if entitlement <= GUARANTEE:
+        return True
+    is_above = project.use > threshold(project, entitlement)
+    return is_above and is_balanced(preemptor.project, project, gain=preemptor.request.size, after=after)
 
 
 def threshold(level: QuotaState, entitlement: Entitlement) -> int:

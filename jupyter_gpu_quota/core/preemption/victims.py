@@ -72,7 +72,7 @@ def has_protected(pool: PoolState) -> bool:
         policy, now = pool.policy, pool.now
         pool.has_protected = any(
             is_protected(policy, one.job, now if one.job.started_at is None else one.job.started_at, now)
-            for one in pool.running
+            for one in pool.running.values()
         )
     return pool.has_protected
 

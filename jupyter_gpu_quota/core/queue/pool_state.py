@@ -79,8 +79,8 @@ class PoolState:
     find_preemptible: Callable[[str], Running | None] | None = None
     stopped: set[str] = field(default_factory=set)
     """The keys of the work that this plan stops."""
-    running: list[Running] = field(default_factory=list)
-    """All work that continues to run, and the work that this plan starts."""
+    running: dict[str, Running] = field(default_factory=dict)
+    """All work that continues to run, and the work that this plan starts, by its job."""
     ranks_without_preemptible: dict[Request, int] = field(default_factory=dict)
     free_without_preemptible: list[int] | None = None
     has_protected: bool | None = None
@@ -111,11 +111,12 @@ class PoolState:
     def add_started(self, job: Job, pieces: tuple[Piece, ...], *, borrowed: bool) -> None:
         """Note work that this plan starts; its time limit begins now."""
         size = sum([piece.gpu_milli for piece in pieces])
-        self.running.append(Running(job, pieces, self.project(job.project), size, job.ends_at(self.now), borrowed))
+        ends_at = job.ends_at(self.now)
+        self.running[job.id] = Running(job, pieces, self.project(job.project), size, ends_at, borrowed)
 
     def remove_started(self, workload: str) -> None:
         """Forget work that this plan does not start any more."""
-        self.running = [one for one in self.running if one.job.id != workload]
+        self.running.pop(workload, None)
 
     def release_references(self) -> None:
         """Break reference cycles: collecting them would cost a fifth of a decide."""

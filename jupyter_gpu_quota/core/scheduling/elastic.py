@@ -28,7 +28,8 @@ def grow(pool: PoolState, builder: PlanBuilder) -> None:
     Rule R49.
     """
     _grow_starts(pool, builder)
-    jobs = {one.job.id: one.job for one in pool.running if one.job.min_ranks is not None}
+    elastic = [one.job for one in pool.running.values() if one.job.min_ranks is not None]
+    jobs = {job.id: job for job in elastic}
     owners = {pool.project(job.project) for job in jobs.values()}
     running = [(jobs[one.id], one) for owner in owners for one in owner.victims if one.id in jobs]
     for job, base in sorted(running, key=lambda row: (row[0].submitted_at, row[0].id)):

@@ -240,7 +240,8 @@ class JobService:
         if job_class.preemptible or request.ranks > 1 or ledger.score or request.cpu_milli or request.memory_mib:
             return fit
         if self.whole_nodes is None:
-            staying = {piece.device for one in self.pool.running if not one.job.preemptible for piece in one.pieces}
+            stays = [one.pieces for one in self.pool.running.values() if not one.job.preemptible]
+            staying = {piece.device for pieces in stays for piece in pieces}
             staying |= slice_devices(self.pool)
             ranks = checked_shapes(self.pool, ()).projects.values()
             self.whole_nodes = WholeNodes(ledger, staying, ranks)
@@ -309,7 +310,7 @@ class JobService:
         paused_for = one.queue.first().paused_for
         if paused_for is None or one.entitlement is Entitlement.GUARANTEE or not self._may_claim(one):
             return False
-        if not any(running.job.id == paused_for for running in self.pool.running):
+        if paused_for not in self.pool.running:
             return False
         other = one.queue.first_not_paused_for(paused_for)
         if other is None or self.overdue_jobs.that_holds_back(one.project, one.queue, other) is not None:

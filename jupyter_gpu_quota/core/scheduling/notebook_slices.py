@@ -207,7 +207,7 @@ def _planned(pool: PoolState) -> list[int]:
         if part.device in ledger.number:
             planned[ledger.number[part.device]] += part.gpu_milli
     last = backfill.starts_at - pool.policy.preemption.grace_s * MS_PER_S
-    for running in pool.running:
+    for running in pool.running.values():
         for piece in running.pieces:
             if planned[piece.device] > 0 and not running.borrower and running.ends_at <= last:
                 planned[piece.device] -= piece.gpu_milli

@@ -257,7 +257,7 @@ def _read_running(pool: PoolState, job: Job, pieces: tuple[Piece, ...], alike: _
             ledger.node_resources.add(node, used=host)
     ends_at = _ends_at(pool, job)
     running = Running(job, pieces, project, alike.size, ends_at, job.borrower)
-    pool.running.append(running)
+    pool.running[job.id] = running
     if not job.preemptible:
         for level in project.levels:
             level.fixed_here += sum(piece.gpu_milli for piece in pieces)

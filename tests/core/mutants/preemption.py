@@ -16,7 +16,7 @@ PREEMPTION_MUTANTS = (
     mutant(
         "a project at its quota is a victim",
         edit(
-            "preemption/candidates.py:Candidates._above",
+            "preemption/candidates.py:projects_above",
             "[one for one in projects if one.use > one.guarantee and one is not own]",
             "[one for one in projects if one.use >= one.guarantee and one is not own]",
         ),
@@ -34,7 +34,7 @@ PREEMPTION_MUTANTS = (
     mutant(
         "a project at its fair share is a victim",
         edit(
-            "preemption/candidates.py:Candidates._above",
+            "preemption/candidates.py:projects_above",
             "[one for one in projects if one.use > one.fair and one.use > one.guarantee and (one is not own)]",
             "[one for one in projects if one.use >= one.fair and one.use >= one.guarantee and (one is not own)]",
         ),
@@ -128,7 +128,7 @@ PREEMPTION_MUTANTS = (
     mutant(
         "a job pauses its equals",
         edit(
-            "preemption/candidates.py:Candidates._own",
+            "preemption/candidates.py:of_lower_priority",
             "lambda one: one.priority < priority",
             "lambda one: one.priority <= priority",
         ),
@@ -419,6 +419,22 @@ PREEMPTION_MUTANTS = (
             "preemption/search/first_candidate.py:_is_simple",
             "pool.ledger.all_after(borrowed=preemptor.can_borrow) < request.gpu_milli",
             "True",
+        ),
+    ),
+    mutant(
+        "the first candidate leaves its project below its quota",
+        edit(
+            "preemption/rules.py:is_first_allowed",
+            "after < project.guarantee or entitlement is SURPLUS",
+            "entitlement is SURPLUS",
+        ),
+    ),
+    mutant(
+        "the first candidate may switch the imbalance",
+        edit(
+            "preemption/rules.py:is_first_allowed",
+            "is_above and is_balanced(preemptor.project, project, gain=preemptor.request.size, after=after)",
+            "is_above",
         ),
     ),
     mutant(

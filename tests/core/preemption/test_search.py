@@ -222,6 +222,16 @@ def test_an_indivisible_last_victim_is_avoided_where_another_set_is_legal() -> N
 
 
 # R47
+def test_the_first_candidate_continues_where_its_project_would_end_below_its_quota() -> None:
+    """b, of weight 0, is the first that loses; without b1 it would have half a GPU, and its quota is one."""
+    quotas = "pool t 3\na 1 of t\nb 1 of t, weight 0\nc 0 of t\n"
+    made = world(quotas + "b runs 1\nb runs 0.5\nc runs 1\nc runs 0.5\na queues 1")
+    running_for(made, "b1", ran_s=100)
+    running_for(made, "c1", ran_s=100)
+    assert victims(made.tick()) == ["c1"]
+
+
+# R47
 def test_a_gang_takes_a_project_below_its_quota_only_where_no_other_set_avoids_it() -> None:
     """a1 is first and makes room for two of three ranks; with a victim for the third rank a would have 0.65."""
     made = world(

@@ -11,9 +11,9 @@ from ...placement.place import Piece, reserve
 from ...queue.pool_state import PoolState
 from ...queue.quota_state import Entitlement, Victim
 from ..accounting import mark_leaving, subtract_use
-from ..candidates import Candidates
+from ..candidates import may_be_paused_again, may_be_picked, most_above, of_lower_priority, projects_above
 from ..result import Preemption
-from ..rules import PreemptionRules, Preemptor
+from ..rules import Preemptor, is_first_allowed
 
 
 def find_first_candidate(pool: PoolState, preemptor: Preemptor) -> Preemption | None:
@@ -23,11 +23,10 @@ def find_first_candidate(pool: PoolState, preemptor: Preemptor) -> Preemption | 
     """
     if not _is_simple(pool, preemptor):
         return None
-    rules = PreemptionRules(pool, preemptor, most_below=0)
-    candidates = Candidates(pool, preemptor, rules, include_protected=False)
-    victim = candidates.first_to_pause()
-    device = None if victim is None else _freed_device(pool, preemptor, victim)
-    if victim is None or device is None or not (rules.is_first_allowed(victim) and _ends_within(preemptor, victim)):
+    victim = _first_to_pause(pool, preemptor)
+    if victim is None or not (is_first_allowed(preemptor, victim) and _ends_within(preemptor, victim)):
+        return None
+    if (device := _freed_device(pool, preemptor, victim)) is None:
         return None
     project, milli = preemptor.project, preemptor.request.gpu_milli
     pieces = (Piece(0, device, milli),)
@@ -55,6 +54,19 @@ def _is_simple(pool: PoolState, preemptor: Preemptor) -> bool:
     if project.use + request.gpu_milli > project.ceiling:
         return False
     return pool.ledger.all_after(borrowed=preemptor.can_borrow) < request.gpu_milli
+
+
+def _first_to_pause(pool: PoolState, preemptor: Preemptor) -> Victim | None:
+    """The first of :meth:`.Candidates.to_pause`; None where its project has none."""
+    others = () if preemptor.own_only else projects_above(pool, preemptor)
+    if others:
+        project = others[0] if len(others) == 1 else min(others, key=most_above)
+        return next((one for one in project.victims if may_be_picked(preemptor, one)), None)
+    own = preemptor.project
+    if own.preemptible_use.lowest_priority >= preemptor.priority:
+        return None
+    lower = of_lower_priority(preemptor, own.victims)
+    return next((one for one in lower if may_be_picked(preemptor, one) and may_be_paused_again(preemptor, one)), None)
 
 
 def _ends_within(preemptor: Preemptor, victim: Victim) -> bool:

@@ -6,9 +6,9 @@ Its content follows from the snapshot alone, so it is not state of the scheduler
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, zip_longest
+from itertools import chain
 from operator import attrgetter
 from typing import Generic, TypeVar
 
@@ -221,31 +221,37 @@ class _Table(Generic[T]):
         """
         gone: list[T] = []
         new: list[T] = []
-        if not self._rows:
-            self._rows = rows
-            return gone, list(rows)
-        before, now = iter(self._rows), iter(rows)
+        before: tuple[T, ...] = self._rows
         self._rows = rows
-        old, row = _differing(before, now)
-        while old is not None or row is not None:
-            order = 0 if old is None or row is None else (old.id > row.id) - (old.id < row.id)
-            if old is not None and order <= 0:
-                gone.append(old)
-            if row is not None and order >= 0:
-                new.append(row)
-            old = next(before, None) if order <= 0 else old
-            row = next(now, None) if order >= 0 else row
+        at, to = _next_differing(before, rows, 0, 0)
+        while at < len(before) and to < len(rows):
+            old, row = before[at], rows[to]
             if old is row:
-                old, row = _differing(before, now)
+                at, to = _next_differing(before, rows, at, to)
+                continue
+            if old.id <= row.id:
+                gone.append(old)
+                at += 1
+            if row.id <= old.id:
+                new.append(row)
+                to += 1
+        gone.extend(before[at:])
+        new.extend(rows[to:])
         return gone, new
 
 
-def _differing(before: Iterator[T], now: Iterator[T]) -> tuple[T | None, T | None]:
-    """The next rows side by side that are not the same object; None after the last."""
-    for old, row in zip_longest(before, now):
-        if old is not row:
-            return old, row
-    return None, None
+COMPARED_AT_ONCE = 64
+"""Rows; slices of tuples are compared without a loop here, and mostly by identity."""
+
+
+def _next_differing(before: Sequence[object], now: Sequence[object], at: int, to: int) -> tuple[int, int]:
+    """The next indices at which the rows side by side differ; where one table ends, if none does."""
+    count = COMPARED_AT_ONCE
+    while at < len(before) and before[at : at + count] == now[to : to + count]:
+        at, to = at + count, to + count
+    while at < len(before) and to < len(now) and before[at] is now[to]:
+        at, to = at + 1, to + 1
+    return at, to
 
 
 class SnapshotIndex:
