@@ -28,6 +28,8 @@ def grow(pool: PoolState, builder: PlanBuilder) -> None:
     Rule R49.
     """
     _grow_starts(pool, builder)
+    if not pool.has_elastic:
+        return
     elastic = [one.job for one in pool.running.values() if one.job.min_ranks is not None]
     jobs = {job.id: job for job in elastic}
     owners = {pool.project(job.project) for job in jobs.values()}

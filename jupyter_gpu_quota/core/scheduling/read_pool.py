@@ -200,8 +200,8 @@ class _Alike:
 def _read_busy(pool: PoolState, part: PoolSnapshot, stopping: Container[str], changed: Mapping[str, Job]) -> None:
     """Read the jobs that do not wait. Running ones that are alike are counted together."""
     groups: dict[object, _Alike] = {}
-    for name, job in part.busy.items():
-        job = changed.get(name, job)
+    busy = {name: changed.get(name, job) for name, job in part.busy.items()} if changed else part.busy
+    for name, job in busy.items():
         pieces, state = part.pieces(name), job.state
         if state is _PAUSING or name in stopping:
             _read_leaving(pool, job, pieces)
