@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from .job_queue import ClassQueue, Head, OrderKey
@@ -224,11 +224,12 @@ def first_of(
 
 
 def _bounds(classes: Mapping[QuotaState, Sequence[ClassQueue]]) -> Iterator[tuple[ServingKey, QuotaState]]:
-    """A lower bound of the key of each project's first job."""
+    """A lower bound of the key of each project's first job: a smaller job comes first there."""
     for project, queues in classes.items():
         if queues:
-            entitled = ((queue, project.entitlement(queue.size)) for queue in queues)
-            yield min([_key(project, queue, strongest, queue.oldest_at) for queue, strongest in entitled]), project
+            smallest = min(queues, key=attrgetter("size"))
+            oldest_at = min([queue.oldest_at for queue in queues if queue.size == smallest.size])
+            yield _key(project, smallest, project.entitlement(smallest.size), oldest_at), project
 
 
 def past_use(level: QuotaState) -> int:

@@ -175,10 +175,11 @@ class SchedulingCycle:
         is_settled = self.backfill.pass_on()
         if self.backfill.dropped:
             self._begin_round()
-        self._serve_in_order(Entitlement.SURPLUS, reserve_next=self._next_for_reservation())
+        blocked = self._next_for_reservation()
+        any_served = self._serve_in_order(Entitlement.SURPLUS, reserve_next=blocked)
         if not is_settled:
             self.backfill.pass_on()
-        self._reserve_for(self._next_for_reservation())
+        self._reserve_for(self._next_for_reservation() if any_served or not is_settled else blocked)
 
     def _begin_round(self) -> None:
         """Open all classes if the backfill reservation was dropped; close those without room."""
@@ -194,12 +195,14 @@ class SchedulingCycle:
 
     def _serve_in_order(
         self, weakest: Entitlement, *, reserve_next: tuple[QuotaState, ClassQueue] | None = None
-    ) -> None:
+    ) -> bool:
         """Serve the first job of all projects, down to this entitlement, until no job class is open.
 
-        ``reserve_next``: the first of the jobs that are known not to start, whose turn is to get the reservation.
+        Returns whether any was open. ``reserve_next``: the first of the jobs that are known not to start, whose turn is
+        to get the reservation.
         """
         order, offers = QueueOrder(self.pool.projects.values(), weakest), DrainOffers(self.pool, self.backfill, weakest)
+        any_open = order.first() is not None
         while self.early_stop is None or not self.early_stop.is_over(self.builder):
             found = order.first()
             if offers.first is not None and (found is None or not comes_before(*found, *offers.first)):
@@ -220,6 +223,7 @@ class SchedulingCycle:
             if self.claims.offers_again:
                 offers.renew()
             self.claims.offers_again = False
+        return any_open
 
     def _update(self, order: QueueOrder) -> None:
         """Order the projects again whose use or queue a claim has changed."""
