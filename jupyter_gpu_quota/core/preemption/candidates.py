@@ -165,7 +165,7 @@ class Candidates:
 
 
 def projects_above(pool: PoolState, preemptor: Preemptor) -> list[QuotaState]:
-    """The other projects of a pool without departments that may lose anything. Rule R38."""
+    """The other projects that may lose anything in a pool without departments: :meth:`.PreemptionRules.may_lose`."""
     projects = pool.projects.values()
     own = None if preemptor.entitlement is Entitlement.NOTEBOOK else preemptor.project
     if preemptor.entitlement is FAIR:
