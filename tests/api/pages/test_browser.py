@@ -138,6 +138,18 @@ def test_other_projects_are_figures_only(world: ServiceWorld, chromium: Any) -> 
     page.context.close()
 
 
+def test_devices_that_are_not_read_yet_are_not_zero(world: ServiceWorld, chromium: Any) -> None:
+    page = open_page(world, chromium, "jobs")
+    held: list[Any] = []
+    page.route("**/api/v1/devices?*", lambda route: held.append(route))  # noqa: PLW0108 - Playwright refuses a built-in method
+    page.get_by_role("link", name="Overview").first.click()
+    seen(page, "4", "#figure-running b")
+    assert page.locator("#devices-count").inner_text() == "Reading the devices…"
+    held[0].continue_()
+    seen(page, "5 devices", "#devices-count")
+    page.context.close()
+
+
 def test_devices_are_found_by_the_work_on_them(world: ServiceWorld, chromium: Any) -> None:
     page = open_page(world, chromium, "", "ann")
     page.locator(".tile").first.wait_for()

@@ -40,13 +40,19 @@ export function Devices({ state, filter, onFilter, prefix }: DevicesProps): JSX.
     <>
       <DeviceFilters filter={filter} onFilter={onFilter} pools={state.pools} />
       <p className="muted" role="status" id="devices-count">
-        {state.devices.size < state.devicesTotal
-          ? `Reading the devices: ${state.devices.size} of ${state.devicesTotal}…`
-          : plural(present, 'device', 'devices')}
+        {readingOf(state) || plural(present, 'device', 'devices')}
       </p>
       <DeviceList rows={rows} isOpen={key => toggled.has(key) !== openFirst} onToggle={toggle} prefix={prefix} />
     </>
   );
+}
+
+/** What is said while devices are being read; empty when all are read. */
+function readingOf({ devices, devicesTotal }: ClusterState): string {
+  if (devicesTotal === null) {
+    return 'Reading the devices…';
+  }
+  return devices.size < devicesTotal ? `Reading the devices: ${devices.size} of ${devicesTotal}…` : '';
 }
 
 interface DeviceFiltersProps {

@@ -66,7 +66,7 @@ function Figures({ state: { pools, notebooks, isLoaded } }: { state: ClusterStat
       <div id="figure-gpu">
         <dt>GPU allocated</dt>
         <dd>
-          <b>{isLoaded ? gpus(allocated) : '…'}</b> of {gpus(capacity)}
+          <b>{isLoaded ? gpus(allocated) : '…'}</b> of {isLoaded ? gpus(capacity) : '…'}
         </dd>
       </div>
       <div id="figure-running">

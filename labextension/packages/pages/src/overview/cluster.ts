@@ -5,14 +5,14 @@ import { whenSeen, type Changed, type Device, type Model, type Notebook, type Po
 export interface ClusterState {
   readonly pools: readonly Pool[];
   readonly devices: ReadonlyMap<string, Device>;
-  /** The devices that the service has; the others are still being read. */
-  readonly devicesTotal: number;
+  /** The devices that the service has, null until the first of them are read. */
+  readonly devicesTotal: number | null;
   readonly notebooks: readonly Notebook[];
   readonly isLoaded: boolean;
   readonly error: string;
 }
 
-const EMPTY: ClusterState = { pools: [], devices: new Map(), devicesTotal: 0, notebooks: [], isLoaded: false, error: '' };
+const EMPTY: ClusterState = { pools: [], devices: new Map(), devicesTotal: null, notebooks: [], isLoaded: false, error: '' };
 const REREAD_EVERY_MS = 3_000;
 
 export class Cluster {
@@ -94,7 +94,8 @@ export class Cluster {
     if (change.devices.length > 0) {
       const devices = new Map(this.current.devices);
       change.devices.forEach(device => devices.set(device.id, device));
-      this.set({ ...this.current, devices, devicesTotal: Math.max(this.current.devicesTotal, devices.size) });
+      const { devicesTotal } = this.current;
+      this.set({ ...this.current, devices, devicesTotal: devicesTotal === null ? null : Math.max(devicesTotal, devices.size) });
     }
     if (change.notebooks.length > 0) {
       const changed = new Map(change.notebooks.map(notebook => [notebook.id, notebook]));
