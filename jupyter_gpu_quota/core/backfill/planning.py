@@ -50,7 +50,7 @@ def future_work(
     for name in gone:
         continuing.pop(name, None)
     work = list(continuing.values())
-    again = {**restarts, **dict(_again(preemptions))}
+    again = {**restarts, **dict(_again([one for one in preemptions if one.moves or pool.has_elastic]))}
     drained_at = pool.now + grace_ms(pool)
     for one in pool.reserved:
         begins = pool.now if _may_begin(pool, one) else drained_at
@@ -59,12 +59,10 @@ def future_work(
     stopped = ((pool.preemptible_job(name), pieces) for name, pieces in again.items())
     rows = [(one.job, pieces, _size(pieces)) for one, pieces in stopped if one is not None]
     for preemption in preemptions:
-        preemptor, pieces, borrower = preemption.preemptor, preemption.pieces, preemption.borrowed
-        job = pool.waiting.get(preemptor.id)
-        if job is not None:
-            work.append(
-                Running(job, pieces, preemptor.project, preemptor.request.size, job.ends_at(drained_at), borrower)
-            )
+        preemptor = preemption.preemptor
+        if (job := pool.waiting.get(preemptor.id)) is not None:
+            size, ends_at = preemptor.request.size, job.ends_at(drained_at)
+            work.append(Running(job, preemption.pieces, preemptor.project, size, ends_at, preemption.borrowed))
     return work + [
         Running(job, pieces, pool.project(job.project), size, job.ends_at(drained_at), borrower=False)
         for job, pieces, size in (*pool.restarting, *rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ..model import Job, Reservation
@@ -285,9 +285,9 @@ class BackfillState:
     def give_up_new(self, claim: Preemption) -> None:
         """Give up a reservation of this plan where a claim frees its devices: they are offered from the top (R42)."""
         held = self.current
-        if held is None or held.job == claim.preemptor.id or held.job in {one.job for one in self.recorded}:
+        if held is None or held.job == claim.preemptor.id or not self.is_freed_by(claim):
             return
-        if any(self.is_on(victim.pieces) for victim in claim.victims):
+        if held.job not in {one.job for one in self.recorded}:
             self._set(None)
             self.dropped = self.pool.room_came_back = True
 
@@ -343,12 +343,12 @@ class BackfillState:
             return False
         return project is not held.project or job_class.priority >= held.queue.job_class.priority
 
-    def is_on(self, pieces: Iterable[Piece]) -> bool:
-        """Whether a device of these pieces is reserved."""
+    def is_freed_by(self, claim: Preemption) -> bool:
+        """Whether a victim of a claim leaves a reserved device."""
         if self.current is None:
             return False
         reserved = {one.device for one in self.current.pieces}
-        return any(piece.device in reserved for piece in pieces)
+        return any(piece.device in reserved for victim in claim.victims for piece in victim.pieces)
 
     def has_room(self, milli: int = 1) -> bool:
         """Whether so much is free now on one reserved device."""

@@ -298,9 +298,11 @@ class Ledger:
         self.node_resources.add(change.node, *amounts)
 
     def _apply(self, column: Column, pieces: Sequence[OnDevice], sign: int) -> None:
+        log = self._log
         for piece in pieces:
-            column[piece.device] += sign * piece.gpu_milli
-        self._log += [piece.device for piece in pieces]
+            at = piece.device
+            column[at] += sign * piece.gpu_milli
+            log.append(at)
         if sign < 0:
             self._note_gain()
 

@@ -49,7 +49,8 @@ class Preemption:
 
         Without those of jobs that an earlier claim of the plan shrinks: these give up more ranks in the same restart.
         """
-        return [victim for victim in self._parts_that_leave() if not victim.restarting]
+        parts = self._parts_that_leave()
+        return [victim for victim in parts if not victim.restarting] if parts else parts
 
     @property
     def shrunk_further(self) -> list[Victim]:

@@ -55,17 +55,17 @@ def preemptor_of(
 ) -> Preemptor:
     """The first job of a class, or the given one, as a preemptor; ``within``: see :class:`Preemptor`."""
     job, job_class = job or queue.first(), queue.job_class
-    may_pause_again = entitlement is Entitlement.GUARANTEE or not job_class.preemptible
+    may_pause_again = entitlement is GUARANTEE or not job_class.preemptible
     return Preemptor(
-        id=job.id,
-        project=project,
-        user=job.user,
-        request=job_class.request,
-        entitlement=entitlement,
-        priority=job_class.priority,
-        preemptible=job_class.preemptible,
-        can_borrow=job_class.preemptible and entitlement is not Entitlement.GUARANTEE,
-        excluded_victim=None if entitlement is Entitlement.GUARANTEE else job.paused_for,
+        job.id,
+        project,
+        job.user,
+        job_class.request,
+        entitlement,
+        job_class.priority,
+        job_class.preemptible,
+        can_borrow=job_class.preemptible and entitlement is not GUARANTEE,
+        excluded_victim=None if entitlement is GUARANTEE else job.paused_for,
         within=within,
         submitted_at=None if may_pause_again else job.submitted_at,
     )

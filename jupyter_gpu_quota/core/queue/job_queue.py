@@ -225,9 +225,16 @@ class ClassQueue:
 
     def take(self) -> Job:
         job = self.first()
-        if job is not self._chosen:
-            heappop(self._sorted())
-        return self.pick(job)
+        if job is self._chosen:
+            return self.pick(job)
+        self._out.add(job.id)
+        self.count -= 1
+        front, heads = self._front(job.user), self._sorted()
+        if front is None:
+            heappop(heads)
+        else:
+            heapreplace(heads, (self._use_by_user.get(job.user, 0), front[0], front[1], job.user))
+        return job
 
     def first_within(self, time_limit_s: int) -> Job | None:
         """The first job, in order, that is within its user's ceiling and has no longer time limit than this."""

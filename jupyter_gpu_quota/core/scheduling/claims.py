@@ -58,8 +58,7 @@ class Claims:
         """What follows from a preemption that is in the plan."""
         self._queue_again(preemption)
         if not self.offers_again and preemption.victims:
-            frees_reserved = [victim for victim in preemption.victims if self.backfill.is_on(victim.pieces)]
-            self.offers_again = bool(frees_reserved or self.ledger.draining)
+            self.offers_again = bool(self.ledger.draining) or self.backfill.is_freed_by(preemption)
         self.backfill.give_up_new(preemption)
         self._reorder_users(preemption)
         self._reopen_within_guarantee(preemption)
@@ -67,9 +66,10 @@ class Claims:
     def _reopen_within_guarantee(self, preemption: Preemption) -> None:
         """Open the project's classes again if its claim frees more than it needs, and leaves it below its guarantee."""
         preemptor, project = preemption.preemptor, preemption.preemptor.project
-        lost = sum(victim.size for victim in preemption.victims if victim.project is project)
-        if lost > preemptor.request.size and project.use < project.guarantee:
-            project.queue.reopen()
+        if project.use < project.guarantee:
+            lost = sum([victim.size for victim in preemption.victims if victim.project is project])
+            if lost > preemptor.request.size:
+                project.queue.reopen()
 
     def _queue_again(self, preemption: Preemption) -> None:
         """Queue the jobs again whose reservations the claim takes over."""

@@ -222,7 +222,7 @@ class PlanBuilder:
             actions.append(Reserve(workload=victim.id, placements=kept, reason=why))
         for move in preemption.moves:
             actions += self._move_actions(preemption, move)
-        graces_s = (limits.lent_grace_s if one.borrower else limits.grace_s for one in preemption.victims)
+        graces_s = [limits.lent_grace_s if one.borrower else limits.grace_s for one in preemption.victims]
         waits_s = max(graces_s, default=0)
         reason = reasons.reserved(preemptor, preemption.victims, waits_s)
         where = placements(self.pool.ledger, preemption.pieces)

@@ -161,9 +161,9 @@ def reserved(preemptor: Preemptor, victims: Sequence[Victim], grace_s: int) -> R
     return WaitsForDrain(
         project=preemptor.project.name,
         asked_milli=preemptor.request.size,
-        leaving=sum(not victim.reserved for victim in victims),
+        leaving=sum([not victim.reserved for victim in victims]),
         grace_s=grace_s,
-        took_over_from=tuple(victim.id for victim in victims if victim.reserved),
+        took_over_from=tuple([victim.id for victim in victims if victim.reserved]),
     )
 
 
