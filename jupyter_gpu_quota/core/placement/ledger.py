@@ -384,11 +384,13 @@ class Ledger:
 
         It is kept up to date from the first call on.
         """
-        here = tuple(name for name in self._models if name in models) if models else ANY_MODEL
-        if models and not here:
+        rooms = self._rooms_open
+        if not models:
+            return rooms[ANY_MODEL][borrowed]
+        here = tuple(name for name in self._models if name in models)
+        if not here:
             return None
         key = ANY_MODEL if len(here) == len(self._models) else here
-        rooms = self._rooms_open
         if key not in rooms:
             rooms[key] = self._rooms_for(key)
         return rooms[key][borrowed]

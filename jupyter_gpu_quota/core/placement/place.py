@@ -41,12 +41,12 @@ class Request(NamedTuple):
     @property
     def devices_per_rank(self) -> int:
         """The number of devices of one rank."""
-        return max(1, self.gpu_milli // WHOLE_DEVICE)
+        return self.gpu_milli // WHOLE_DEVICE or 1
 
     @property
     def per_device(self) -> int:
         """Milli-GPU of one rank on each of its devices."""
-        return min(self.gpu_milli, WHOLE_DEVICE)
+        return self.gpu_milli if self.gpu_milli < WHOLE_DEVICE else WHOLE_DEVICE
 
     @property
     def cpu_memory(self) -> CpuMemory:
@@ -314,8 +314,9 @@ def numbered(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
 
 def placements(ledger: Ledger, pieces: Iterable[Piece]) -> tuple[Placement, ...]:
     """The pieces as placements of a plan, each with its share of the device's memory."""
-    rows = [(piece, ledger.devices[piece.device]) for piece in sorted(pieces)]
-    return tuple([_placement(piece.rank, on.id, piece.gpu_milli, on.memory_mib) for piece, on in rows])
+    devices = ledger.devices
+    rows = [(rank, devices[at], milli) for rank, at, milli, *_ in sorted(pieces)]
+    return tuple([_placement(rank, on.id, milli, on.memory_mib) for rank, on, milli in rows])
 
 
 @lru_cache(maxsize=1 << 14)

@@ -79,26 +79,29 @@ def has_protected(pool: PoolState) -> bool:
 
 def make_victims(policy: Policy, now: int, project: QuotaState) -> None:
     """Fill a project's lists of victims, each in order."""
+    usual, protected, surplus = project.victims, project.protected_victims, project.elastic_surplus
+    gone = project.not_listed
     for running in project.running:
         for victim in parts_of(policy, now, running):
-            if victim.key in project.not_listed:
+            if gone and victim.key in gone:
                 continue
             if victim.base is not None:
-                project.elastic_surplus.append(victim)
+                surplus.append(victim)
             elif victim.protected:
-                project.protected_victims.append(victim)
+                protected.append(victim)
             else:
-                project.victims.append(victim)
-    for rows in (project.victims, project.protected_victims, project.elastic_surplus):
+                usual.append(victim)
+    for rows in (usual, protected, surplus):
         rows.sort(key=lambda victim: victim.order)
 
 
 def parts_of(policy: Policy, now: int, running: Running) -> list[Victim]:
     """A running job; an elastic job above its minimum as two: the minimum, and what it has above. Made once."""
     known = running.project.parts_by_job
-    if running.job.id not in known:
-        known[running.job.id] = _parts(policy, now, running)
-    return known[running.job.id]
+    found = known.get(running.job.id)
+    if found is None:
+        found = known[running.job.id] = _parts(policy, now, running)
+    return found
 
 
 def _parts(policy: Policy, now: int, running: Running) -> list[Victim]:

@@ -131,21 +131,31 @@ def best_of(project: QuotaState, queues: Iterable[ClassQueue]) -> Row | None:
 
     Rule R21.
     """
+    rest = list(queues)
     firm, fair = project.guarantee - project.use, project.fair - project.use
-    rows = [
-        (GUARANTEE if queue.size <= firm else FAIR if queue.size <= fair else SURPLUS, queue.priority_key, at, queue)
-        for at, queue in enumerate(queues)
-    ]
-    if len(rows) > 1:
-        rows.sort()
-    best: tuple[Head, ClassQueue, Entitlement] | None = None
-    for entitlement, least, _, queue in rows:
-        if best is not None and (entitlement is not best[2] or least != best[1].priority_key):
-            break  # the classes behind these have a weaker entitlement or a lower priority
-        head = queue.head()
-        if head is not None and (best is None or head < best[0]):
-            best = head, queue, entitlement
-    return None if best is None else Row(_key(project, best[1], best[2], best[0][1]), best[1], project)
+    for entitlement, most in ((GUARANTEE, firm), (FAIR, fair), (SURPLUS, NO_LIMIT)):
+        if not (entitled := [queue for queue in rest if queue.size <= most]):
+            continue
+        if (found := _first_by_priority(entitled)) is not None:
+            head, queue = found
+            return Row(_key(project, queue, entitlement, head[1]), queue, project)
+        rest = [queue for queue in rest if queue.size > most]
+    return None
+
+
+def _first_by_priority(queues: Sequence[ClassQueue]) -> tuple[Head, ClassQueue] | None:
+    """The first job of the classes of the highest priority whose users have room, and its class."""
+    best: tuple[Head, ClassQueue] | None = None
+    while queues and best is None:
+        highest = min([queue.priority_key for queue in queues])
+        for queue in queues:
+            if queue.priority_key == highest:
+                head = queue.head()
+                if head is not None and (best is None or head < best[0]):
+                    best = head, queue
+        if best is None:
+            queues = [queue for queue in queues if queue.priority_key != highest]
+    return best
 
 
 def comes_before(project: QuotaState, queue: ClassQueue, other: QuotaState, other_queue: ClassQueue) -> bool:

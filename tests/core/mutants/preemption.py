@@ -315,7 +315,7 @@ PREEMPTION_MUTANTS = (
     ),
     mutant(
         "work that moved may be paused, too",
-        edit("preemption/victims.py:make_victims", "victim.key in project.not_listed", "False"),
+        edit("preemption/victims.py:make_victims", "gone and victim.key in gone", "False"),
     ),
     mutant(
         "more pauses than needed are tried first",
