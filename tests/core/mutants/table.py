@@ -202,7 +202,7 @@ MUTANTS = (
         "a paused job pauses its preemptor",
         edit(
             "preemption/rules.py:preemptor_of",
-            "None if entitlement is Entitlement.GUARANTEE else job.paused_for",
+            "None if entitlement is GUARANTEE else job.paused_for",
             "None",
         ),
     ),
