@@ -58,7 +58,8 @@ def _bounds(document: Mapping[str, Any]) -> str:
     missed = [figure["name"] for figure in figures if figure["holds"] is False]
     missed += [f"{part['title']} (not measured)" for part in parts if "not_measured" in part]
     names = f": {'; '.join(missed)}" if missed else ""
-    return f"Of {len(figures)} figures with a bound, {len(missed)} miss it{names}."
+    verb = "misses" if len(missed) == 1 else "miss"
+    return f"Of {len(figures)} figures with a bound, {len(missed)} {verb} it{names}."
 
 
 def _strongest(peers: str) -> str:
