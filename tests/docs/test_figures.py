@@ -91,6 +91,13 @@ def test_a_quick_run_stores_nothing_without_a_file(file: Path, tmp_path: Path, m
     assert parts_of(tmp_path / "kept.json")["claims"]["quick"] is False
 
 
+def test_one_figure_misses_its_bound(figures: ModuleType, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert benchmarks.main(["--only", "openb", "claims", "--file", str(file)]) == 1
+    monkeypatch.setattr(figures, "HEADLINES", {})
+    monkeypatch.setattr(figures, "KEPT", file)
+    assert "Of 2 figures with a bound, 1 misses it: given out." in figures.rendered(figures.stored())
+
+
 def test_a_run_of_the_benchmarks_updates_the_readme(
     figures: ModuleType, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

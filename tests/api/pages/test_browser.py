@@ -19,6 +19,7 @@ from tests.api.pages.browser import FITS, WITHIN_MS, open_page, said, seen, show
 from tests.api.pages.test_pages import PAGES
 from tests.api.world import QUOTA, ServiceWorld, service_world
 from tests.controllers.setups.notebook import watched
+from tests.patience import until
 
 NARROW_PX = 400
 HOSTILE = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>"
@@ -138,14 +139,19 @@ def test_other_projects_are_figures_only(world: ServiceWorld, chromium: Any) -> 
     page.context.close()
 
 
-def test_devices_that_are_not_read_yet_are_not_zero(world: ServiceWorld, chromium: Any) -> None:
+def test_what_is_not_read_yet_is_not_zero(world: ServiceWorld, chromium: Any) -> None:
     page = open_page(world, chromium, "jobs")
-    held: list[Any] = []
-    page.route("**/api/v1/devices?*", lambda route: held.append(route))  # noqa: PLW0108 - Playwright refuses a built-in method
+    pools: list[Any] = []
+    devices: list[Any] = []
+    page.route("**/api/v1/pools*", lambda route: pools.append(route))  # noqa: PLW0108 - Playwright refuses a built-in method
+    page.route("**/api/v1/devices?*", lambda route: devices.append(route))  # noqa: PLW0108
     page.get_by_role("link", name="Overview").first.click()
+    until(lambda: page.title() and pools and devices)
+    assert page.locator("#figure-gpu dd").inner_text() == "… of …"
+    pools[0].continue_()
     seen(page, "4", "#figure-running b")
     assert page.locator("#devices-count").inner_text() == "Reading the devices…"
-    held[0].continue_()
+    devices[0].continue_()
     seen(page, "5 devices", "#devices-count")
     page.context.close()
 
