@@ -70,7 +70,7 @@ def _unused(pool: PoolState, held: BackfillReservation) -> Iterator[tuple[QuotaS
     used = Counter[str]()
     for running in _continuing(pool):
         if not _ends_before(pool, held, running):
-            used[running.project.name] += running.size
+            used[running.project] += running.size
     return ((one, one.quota - used[one.name]) for one in pool.projects.values() if one is not held.project)
 
 

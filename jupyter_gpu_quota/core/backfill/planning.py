@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
-from operator import attrgetter
 
 from ..model import MS_PER_S, Job
 from ..placement.ledger import Ledger
@@ -55,16 +53,16 @@ def future_work(
     for one in pool.reserved:
         begins = pool.now if _may_begin(pool, one) else drained_at
         ends_at = pool.waiting[one.id].ends_at(begins)
-        work.append(Running(pool.waiting[one.id], one.pieces, one.project, one.size, ends_at, one.borrower))
+        work.append(Running.of(pool.waiting[one.id], one.pieces, one.size, ends_at, borrower=one.borrower))
     stopped = ((pool.preemptible_job(name), pieces) for name, pieces in again.items())
     rows = [(one.job, pieces, _size(pieces)) for one, pieces in stopped if one is not None]
     for preemption in preemptions:
         preemptor = preemption.preemptor
         if (job := pool.waiting.get(preemptor.id)) is not None:
             size, ends_at = preemptor.request.size, job.ends_at(drained_at)
-            work.append(Running(job, preemption.pieces, preemptor.project, size, ends_at, preemption.borrowed))
+            work.append(Running.of(job, preemption.pieces, size, ends_at, borrower=preemption.borrowed))
     return work + [
-        Running(job, pieces, pool.project(job.project), size, job.ends_at(drained_at), borrower=False)
+        Running.of(job, pieces, size, job.ends_at(drained_at), borrower=False)
         for job, pieces, size in (*pool.restarting, *rows)
     ]
 
@@ -173,25 +171,17 @@ def _first_fit(
     """End work in the order of its time limits, with its grace, until the request fits in room and limits."""
     room, drained_at = _FutureRoom(pool, request, borrows=borrows), pool.now + grace_ms(pool)
     use = {level: level.use + request.size for level in project.levels}
+    counted = {one.name: [level for level in one.levels if level in use] for one in pool.projects.values()}
     if room.fitting >= request.ranks and all(use[level] <= level.ceiling for level in use):
         return drained_at, room.pieces()
-    for running in _by_end(work):
-        for level in running.project.levels:
-            if level in use:
-                use[level] -= running.size
+    for running in sorted(work):
+        for level in counted[running.project]:
+            use[level] -= running.size
         for piece in running.pieces:
             room.free(piece, borrowed=running.borrower and not borrows)
         if room.fitting >= request.ranks and all(use[level] <= level.ceiling for level in use):
             return max(drained_at, running.ends_at + grace_ms(pool)), room.pieces()
     return None
-
-
-def _by_end(work: Iterable[Running]) -> Iterator[Running]:
-    """Work in the order of its time limits, then of its devices and projects; only what is read is sorted by these."""
-    by_end, by_devices = attrgetter("ends_at"), attrgetter("pieces", "project.name", "borrower")
-    for _, together in groupby(sorted(work, key=by_end), key=by_end):
-        ended = list(together)
-        yield from sorted(ended, key=by_devices) if len(ended) > 1 else ended
 
 
 class _FutureRoom:

@@ -60,9 +60,10 @@ class BackfillState:
 
     def read(self) -> None:
         """Reserve the recorded devices again, where the job may still have them. Rule R28."""
-        begin_later = [name for name, one in self.pool.running.items() if one.job.started_at is None]
         restarting = (job.id for job, _, _ in self.pool.restarting)
-        self.not_begun = frozenset([*begin_later, *restarting, *(one.id for one in self.pool.reserved)])
+        self.not_begun = frozenset(
+            [*self.pool.running_before.starting, *restarting, *(one.id for one in self.pool.reserved)]
+        )
         recorded = self.pool.backfill
         held = None if recorded is None else self._held(recorded)
         if held is None:
@@ -135,7 +136,7 @@ class BackfillState:
         other = self.pool.waiting[held.job]
         work = [
             *work,
-            Running(other, held.pieces, held.project, held.queue.size, other.ends_at(held.starts_at), borrower=False),
+            Running.of(other, held.pieces, held.queue.size, other.ends_at(held.starts_at), borrower=False),
         ]
         held.project.add(held.queue.size, other.user, fixed=not other.preemptible)
         planned = plan_backfill(self.pool, project, queue, job, work)

@@ -241,6 +241,12 @@ class Ledger:
         other._empty()
         return other
 
+    def carrying(self, firm: Column, borrowed: Column) -> Ledger:
+        """:meth:`emptied`, with these amounts on its devices."""
+        other = self.emptied()
+        other.firm, other.borrowed = firm.copy(), borrowed.copy()
+        return other
+
     def set_demand(self, demand: tuple[Demand, ...]) -> None:
         """Place by this demand, and by the room now, from now on; by GPU amounts alone where it has nothing else."""
         self.score = score_for(demand) if needs_score(demand) else None

@@ -100,9 +100,10 @@ def _ranks_without_preemptible(pool: PoolState, request: Request) -> int:
 
 def _free_without_preemptible(pool: PoolState) -> list[int]:
     """The room of each device if all preemptible work left that runs now."""
-    use = zip(pool.ledger.capacity, pool.ledger.firm, pool.ledger.borrowed, strict=True)
-    free = [whole - firm - borrowed for whole, firm, borrowed in use]
-    for running in pool.running.values():
+    ledger, preemptible_on = pool.ledger, pool.running_before.preemptible_on
+    rows = zip(ledger.capacity, ledger.firm, ledger.borrowed, preemptible_on, strict=True)
+    free = [whole - firm - borrowed + leaves for whole, firm, borrowed, leaves in rows]
+    for running in pool.started:
         for piece in running.pieces if running.job.preemptible else ():
             free[piece.device] += piece.gpu_milli
     return free

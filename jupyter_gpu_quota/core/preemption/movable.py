@@ -44,7 +44,7 @@ def _on_device(pool: PoolState, at: int, *, protected: bool) -> Iterator[Victim]
         running = pool.preemptible_job(workload)
         if running is None:
             continue
-        whole = parts_of(pool.policy, pool.now, running)[0]
+        whole = parts_of(pool.policy, pool.now, pool.project(running.project), running)[0]
         is_stopped = whole.key in pool.stopped or whole.key + ABOVE in pool.stopped
         if not is_stopped and (protected or not whole.protected) and _is_movable(whole):
             yield whole

@@ -82,7 +82,7 @@ def make_victims(policy: Policy, now: int, project: QuotaState) -> None:
     usual, protected, surplus = project.victims, project.protected_victims, project.elastic_surplus
     gone = project.not_listed
     for running in project.running:
-        for victim in parts_of(policy, now, running):
+        for victim in parts_of(policy, now, project, running):
             if gone and victim.key in gone:
                 continue
             if victim.base is not None:
@@ -95,42 +95,42 @@ def make_victims(policy: Policy, now: int, project: QuotaState) -> None:
         rows.sort(key=lambda victim: victim.order)
 
 
-def parts_of(policy: Policy, now: int, running: Running) -> list[Victim]:
+def parts_of(policy: Policy, now: int, project: QuotaState, running: Running) -> list[Victim]:
     """A running job; an elastic job above its minimum as two: the minimum, and what it has above. Made once."""
-    known = running.project.parts_by_job
-    found = known.get(running.job.id)
+    known = project.parts_by_job
+    found = known.get(running.id)
     if found is None:
-        found = known[running.job.id] = _parts(policy, now, running)
+        found = known[running.id] = _parts(policy, now, project, running)
     return found
 
 
-def _parts(policy: Policy, now: int, running: Running) -> list[Victim]:
+def _parts(policy: Policy, now: int, project: QuotaState, running: Running) -> list[Victim]:
     job, pieces = running.job, running.pieces
     if job.min_ranks is None:
-        return [victim_of(policy, now, running)]
+        return [victim_of(policy, now, project, running)]
     available = tuple(piece for piece in pieces if piece.gpu_milli)
     if running.size > sum(piece.gpu_milli for piece in available):  # a new size would lose all ranks elsewhere
-        return [victim_of(policy, now, running._replace(pieces=available))]
+        return [victim_of(policy, now, project, running._replace(pieces=available))]
     kept = sorted({piece.rank for piece in pieces})[: job.min_ranks]
     stays = tuple(piece for piece in pieces if piece.rank in kept)
     goes = tuple(piece for piece in pieces if piece.rank not in kept)
-    if not goes or not may_restart(running.project, job.user, less=running.size - job.gpu_milli * len(kept)):
-        return [victim_of(policy, now, running)]
-    base = victim_of(policy, now, running._replace(pieces=stays, size=job.gpu_milli * len(kept)))
-    above = victim_of(policy, now, running._replace(pieces=goes, size=running.size - base.size))
+    if not goes or not may_restart(project, job.user, less=running.size - job.gpu_milli * len(kept)):
+        return [victim_of(policy, now, project, running)]
+    base = victim_of(policy, now, project, running._replace(pieces=stays, size=job.gpu_milli * len(kept)))
+    above = victim_of(policy, now, project, running._replace(pieces=goes, size=running.size - base.size))
     above.base, base.above = base, above
     return [base, above]
 
 
-def victim_of(policy: Policy, now: int, running: Running) -> Victim:
-    job, pieces, project, size, _, _ = running
+def victim_of(policy: Policy, now: int, project: QuotaState, running: Running) -> Victim:
+    job = running.job
     started_at = now if job.started_at is None else job.started_at
     return Victim(
         id=job.id,
         project=project,
         user=job.user,
-        size=size,
-        pieces=pieces,
+        size=running.size,
+        pieces=running.pieces,
         request=request_of(job, job.held_ranks or job.ranks),
         elastic=job.min_ranks is not None,
         preemptible=job.preemptible,

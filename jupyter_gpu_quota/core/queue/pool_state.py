@@ -5,14 +5,16 @@ It is read from the snapshot at the start of a tick, changed while the plan is m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from ..model import Amounts, Job, Notebook, Policy, Reservation
 from ..placement.ledger import Ledger, Models
 from ..placement.place import EmptyPool, Piece, Request
 from ..quota.checked_ranks import CheckedRanks, checked_ranks, pool_shape
 from .quota_state import ABOVE, NO_LIMIT, QuotaState, Running, Victim
+from .running_work import RunningWork
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -24,6 +26,8 @@ class PoolState:
     policy: Policy
     ledger: Ledger
     empty: EmptyPool
+    running_before: RunningWork
+    """The work that runs before this plan and continues; kept between decisions, so that a plan does not change it."""
     projects: dict[str, QuotaState]
     """The projects with amounts in the pool; :meth:`project` adds any other that has work there."""
     unknown_project: Callable[[str], QuotaState]
@@ -76,16 +80,23 @@ class PoolState:
     """The largest ranks that the quotas were checked for, by the GPU models that a rank may run on."""
     work_on: Mapping[str, Collection[str]] = field(default_factory=dict)
     """The workloads with an allocation on each device, by its id."""
-    find_preemptible: Callable[[str], Running | None] | None = None
     stopped: set[str] = field(default_factory=set)
     """The keys of the work that this plan stops."""
-    running: dict[str, Running] = field(default_factory=dict)
-    """All work that continues to run, and the work that this plan starts, by its job."""
+    running: dict[str, Running] = field(init=False)
+    """That work in the order of its ends, and then the work that this plan starts, by its job."""
     ranks_without_preemptible: dict[Request, int] = field(default_factory=dict)
     free_without_preemptible: list[int] | None = None
     has_protected: bool | None = None
     """These are computed by :mod:`.preemption` when first needed."""
     _has_elastic: bool | None = None
+
+    def __post_init__(self) -> None:
+        self.running = dict(self.running_before.jobs)
+
+    @property
+    def started(self) -> Iterator[Running]:
+        """The work that this plan starts."""
+        return islice(self.running.values(), len(self.running_before.jobs), None)
 
     @property
     def has_elastic(self) -> bool:
@@ -102,7 +113,7 @@ class PoolState:
 
     def preemptible_job(self, name: str) -> Running | None:
         """A preemptible running job, no borrower, with which the pool began; None for other work."""
-        return None if self.find_preemptible is None else self.find_preemptible(name)
+        return self.running_before.preemptible_job(name)
 
     def stopped_jobs(self) -> set[str]:
         """The jobs that this plan stops, as a whole or in part."""
@@ -112,7 +123,7 @@ class PoolState:
         """Note work that this plan starts; its time limit begins now."""
         size = sum([piece.gpu_milli for piece in pieces])
         ends_at = job.ends_at(self.now)
-        self.running[job.id] = Running(job, pieces, self.project(job.project), size, ends_at, borrowed)
+        self.running[job.id] = Running.of(job, pieces, size, ends_at, borrower=borrowed)
 
     def remove_started(self, workload: str) -> None:
         """Forget work that this plan does not start any more."""
@@ -120,7 +131,6 @@ class PoolState:
 
     def release_references(self) -> None:
         """Break reference cycles: collecting them would cost a fifth of a decide."""
-        self.find_preemptible = None
         for project in (*self.projects.values(), *self.departments.values()):
             project.release_references()
 

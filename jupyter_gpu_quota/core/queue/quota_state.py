@@ -341,14 +341,19 @@ class QuotaState:
 
 
 class Running(NamedTuple):
-    """Work that runs, or that starts: its pieces, project and size in milli-GPU.
+    """Work that runs, or that starts, in the order of its end. ``ends_at``: the latest, by its time limit.
 
-    ``ends_at``: its latest end by its time limit, from its start or its planned start.
+    ``size``: in milli-GPU.
     """
 
-    job: Job
-    pieces: tuple[Piece, ...]
-    project: QuotaState
-    size: int
     ends_at: int
+    pieces: tuple[Piece, ...]
+    project: str
     borrower: bool
+    id: str
+    size: int
+    job: Job
+
+    @classmethod
+    def of(cls, job: Job, pieces: tuple[Piece, ...], size: int, ends_at: int, *, borrower: bool) -> Running:
+        return cls(ends_at, pieces, job.project, borrower, job.id, size, job)

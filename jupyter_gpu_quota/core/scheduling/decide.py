@@ -128,7 +128,8 @@ def _decide(
     stopping = {stop.workload for stop in stops}
     evicted += evictions(holding, policy, stopping)
     evicted += past_deadline(holding, policy, {stop.workload for stop in (*stops, *evicted)})
-    leaving = {job.id: job for job in as_leaving(holding, evicted).jobs} if evicted else {}
+    gone = {stop.workload for stop in evicted}
+    leaving = {job.id: job for job in as_leaving(holding, evicted).jobs if job.id in gone} if gone else {}
     builders, errors = dict[PoolSnapshot, PlanBuilder](), dict[str, Exception]()
     of_pools = list[list[Action]]()
     for pool in pools:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
-from operator import attrgetter
 
-from ..lifecycle import HOLDS_SLICE, RUNS
+from ..lifecycle import HOLDS_SLICE
 from ..model import (
     NO_AMOUNTS,
     Department,
@@ -21,13 +19,14 @@ from ..model import (
     Project,
     Snapshot,
 )
-from ..placement.ledger import Column, Ledger
+from ..placement.ledger import Ledger
 from ..placement.place import Piece, node_needs, with_cpu_memory
 from ..preemption.victims import make_victims, victim_of
 from ..queue.job_class import class_of, is_exhausted, queue_of
 from ..queue.job_queue import ClassQueue, JobClass, WaitingJobs
 from ..queue.pool_state import PoolState, could_start_alone
-from ..queue.quota_state import NO_LIMIT, QuotaState, Running
+from ..queue.quota_state import NO_LIMIT, QuotaState
+from ..queue.running_work import Alike, RunningWork
 from ..quota.in_force import in_force
 from .cache.snapshot_index import ClassKey, PoolSnapshot, SnapshotIndex, class_key
 
@@ -45,7 +44,7 @@ def read_pool(
     index: SnapshotIndex,
     snapshot: Snapshot,
     policy: Policy,
-    stopping: Container[str] = (),
+    stopping: Collection[str] = (),
     changed: Mapping[str, Job] | None = None,
 ) -> PoolState:
     """The state of one pool under the amounts of ``policy``.
@@ -55,11 +54,14 @@ def read_pool(
     departments = {one.name: _quota_state(one, part.name) for one in policy.departments}
     part.set_demand(snapshot.demand)
     backfill = [one for one in part.reservations if one.starts_at is not None]
+    changed = changed or {}
+    out = [name for name in (*stopping, *changed) if name in part.busy]
+    work = part.running_work(snapshot.now, without=out)
     pool = PoolState(
         name=part.name,
         now=snapshot.now,
         policy=policy,
-        ledger=part.bare.emptied(),
+        ledger=part.bare.carrying(work.firm, work.borrowed),
         empty=part.empty,
         checked=part.checked,
         projects={
@@ -74,16 +76,18 @@ def read_pool(
         quarantined=_quarantined(part, snapshot.nodes) if part.reservations else frozenset(),
         waiting=part.waiting,
         work_on=part.work_on,
+        running_before=work,
     )
     _read_past_use(pool, snapshot)
     _read_notebooks(pool, part)
     _read_other_allocations(pool, part, index)
-    _read_busy(pool, part, stopping, changed or {})
+    _read_running(pool, work)
+    for name in dict.fromkeys((*out, *part.ending)):
+        _read_ending(pool, changed.get(name, part.busy[name]), part.pieces(name), stops=name in stopping)
     _read_waiting(pool, part)
     pool.borrowers.sort(key=lambda victim: victim.order)
     for project in pool.projects.values():
         project.make_victims = partial(make_victims, policy, pool.now)
-    pool.find_preemptible = partial(_preemptible, pool, part, stopping, changed or {})
     return pool
 
 
@@ -167,74 +171,29 @@ def _read_other_allocations(pool: PoolState, part: PoolSnapshot, index: Snapshot
             pool.placed_slices.add(one.workload)
 
 
-_PAUSING = JobState.PAUSING
+def _read_running(pool: PoolState, work: RunningWork) -> None:
+    """Count what running jobs use and want; those that are alike together. Their devices are in the ledger."""
+    for node, used in work.on_nodes.items():
+        pool.ledger.node_resources.add(node, used=used)
+    for alike in work.alike.values():
+        _count_use(pool.project(alike.job.project), alike)
+    for name, rows in work.preemptible.items():
+        pool.project(name).running = list(rows.values())
+    for running in work.borrowers.values():
+        pool.borrowers.append(victim_of(pool.policy, pool.now, pool.project(running.project), running))
 
 
-_use_fields = attrgetter(
-    "project", "user", "preemptible", "borrower", "priority", "gpu_milli", "ranks", "held_ranks", "min_ranks"
-)
-"""The fields of a running job that the use and demand of its project depend on."""
-
-
-@dataclass(slots=True, eq=False)
-class _Alike:
-    """Running jobs that count like this one. ``size``: of one, in milli-GPU; ``column``: of the ledger."""
-
-    job: Job
-    project: QuotaState
-    size: int
-    column: Column
-    count: int = 0
-
-    def count_use(self) -> None:
-        """Count what the jobs use and want."""
-        job, project, fixed = self.job, self.project, not self.job.preemptible
-        wanted = self.size if not job.preemptible else job.gpu_milli * job.least_ranks  # fixed work does not shrink
-        project.add(self.size * self.count, job.user, fixed=fixed)
-        project.add_demand(wanted * self.count, job.user, fixed=fixed)
-        if not fixed and not job.borrower:
-            is_elastic = job.min_ranks is not None
-            project.preemptible_use.add(self.size, self.count, job.priority, is_elastic=is_elastic, least=wanted)
-
-
-def _read_busy(pool: PoolState, part: PoolSnapshot, stopping: Container[str], changed: Mapping[str, Job]) -> None:
-    """Read the jobs that do not wait. Running ones that are alike are counted together."""
-    groups: dict[object, _Alike] = {}
-    busy = {name: changed.get(name, job) for name, job in part.busy.items()} if changed else part.busy
-    for name, job in busy.items():
-        pieces, state = part.pieces(name), job.state
-        if state is _PAUSING or name in stopping:
-            _read_leaving(pool, job, pieces)
-        elif state in RUNS:
-            alike = groups.get(key := _use_fields(job))
-            if alike is None:
-                column = pool.ledger.borrowed if job.borrower else pool.ledger.firm
-                alike = groups[key] = _Alike(job, pool.project(job.project), job.held_milli, column)
-            alike.count += 1
-            _read_running(pool, job, pieces, alike)
-        else:
-            _add_leaving(pool.ledger, job, pieces)
-    for alike in groups.values():
-        alike.count_use()
-
-
-def _preemptible(
-    pool: PoolState, part: PoolSnapshot, stopping: Container[str], changed: Mapping[str, Job], name: str
-) -> Running | None:
-    """A preemptible job that runs and continues, no borrower; most of them are never looked for."""
-    job = changed.get(name) or part.busy.get(name)
-    if job is None or job.state is _PAUSING or name in stopping or job.state not in RUNS:
-        return None
-    if job.borrower or not job.preemptible:
-        return None
-    pieces = tuple(with_cpu_memory(part.pieces(name), job.cpu_milli, job.memory_mib))
-    ends_at = _ends_at(pool, job)
-    return Running(job, pieces, pool.project(job.project), job.held_milli, ends_at, borrower=False)
-
-
-def _ends_at(pool: PoolState, job: Job) -> int:
-    """When a running job ends at the latest, as if it began now where its start is not known yet."""
-    return job.ends_at(pool.now if job.started_at is None else job.started_at)
+def _count_use(project: QuotaState, alike: Alike) -> None:
+    """Count what jobs that are alike use and want."""
+    job, size, fixed = alike.job, alike.size, not alike.job.preemptible
+    wanted = size if fixed else job.gpu_milli * job.least_ranks  # fixed work does not shrink
+    project.add(size * alike.count, job.user, fixed=fixed)
+    project.add_demand(wanted * alike.count, job.user, fixed=fixed)
+    for level in project.levels:
+        level.fixed_here += alike.on_devices
+    if not fixed and not job.borrower:
+        is_elastic = job.min_ranks is not None
+        project.preemptible_use.add(size, alike.count, job.priority, is_elastic=is_elastic, least=wanted)
 
 
 def _add_leaving(ledger: Ledger, job: Job, pieces: tuple[Piece, ...]) -> None:
@@ -247,25 +206,12 @@ def _add_leaving(ledger: Ledger, job: Job, pieces: tuple[Piece, ...]) -> None:
             ledger.node_resources.add(node, leaving=host)
 
 
-def _read_running(pool: PoolState, job: Job, pieces: tuple[Piece, ...], alike: _Alike) -> None:
-    ledger, project, column = pool.ledger, alike.project, alike.column
-    for piece in pieces:
-        column[piece.device] += piece.gpu_milli
-    if job.cpu_milli or job.memory_mib:
-        pieces = tuple(with_cpu_memory(pieces, job.cpu_milli, job.memory_mib))
-        for node, host in node_needs(pieces, ledger).items():
-            ledger.node_resources.add(node, used=host)
-    ends_at = _ends_at(pool, job)
-    running = Running(job, pieces, project, alike.size, ends_at, job.borrower)
-    pool.running[job.id] = running
-    if not job.preemptible:
-        for level in project.levels:
-            level.fixed_here += sum(piece.gpu_milli for piece in pieces)
-        return
-    if job.borrower:
-        pool.borrowers.append(victim_of(pool.policy, pool.now, running))
+def _read_ending(pool: PoolState, job: Job, pieces: tuple[Piece, ...], *, stops: bool) -> None:
+    """Read a busy job that does not go on. ``stops``: by this plan."""
+    if stops or job.state is JobState.PAUSING:
+        _read_leaving(pool, job, pieces)
     else:
-        project.running.append(running)
+        _add_leaving(pool.ledger, job, pieces)
 
 
 def _read_leaving(pool: PoolState, job: Job, pieces: tuple[Piece, ...]) -> None:
@@ -284,8 +230,9 @@ def _read_leaving(pool: PoolState, job: Job, pieces: tuple[Piece, ...]) -> None:
 # --- waiting jobs ---------------------------------------------------------------------------------------------------
 def _read_waiting(pool: PoolState, part: PoolSnapshot) -> None:
     """Fill the job queues: one class for each kind of waiting job. Jobs with reserved devices are not queued."""
-    for name in part.allocations.keys() & part.waiting.keys():
-        _add_leaving(pool.ledger, part.waiting[name], part.pieces(name))
+    for name in part.other_work:
+        if (left := part.waiting.get(name)) is not None:
+            _add_leaving(pool.ledger, left, part.pieces(name))
     paused: dict[tuple[ClassKey, bool], list[Job]] = {}
     for job in part.paused.values():
         paused.setdefault((class_key(job), is_exhausted(pool.policy, job, pool.now)), []).append(job)

@@ -236,11 +236,8 @@ MUTANTS = (
     ),
     mutant(
         "of equal jobs the order of the input decides which ends first",
-        edit(
-            "backfill/planning.py:_by_end",
-            "sorted(ended, key=by_devices)",
-            "sorted(ended, key=lambda one: one.pieces)",
-        ),
+        edit("backfill/planning.py:_first_fit", "sorted(work)", "sorted(work, key=lambda one: one[:2])"),
+        edit("queue/running_work.py:RunningWork.sort", "sorted(self.jobs.values())", "self.jobs.values()"),
     ),
     mutant(
         "weight 0 reclaims surplus",
@@ -423,8 +420,8 @@ MUTANTS = (
     mutant(
         "fixed work is wanted with its minimum",
         edit(
-            "scheduling/read_pool.py:_Alike.count_use",
-            "self.size if not job.preemptible else job.gpu_milli * job.least_ranks",
+            "scheduling/read_pool.py:_count_use",
+            "size if fixed else job.gpu_milli * job.least_ranks",
             "job.gpu_milli * job.least_ranks",
         ),
     ),

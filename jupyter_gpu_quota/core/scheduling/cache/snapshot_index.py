@@ -6,7 +6,7 @@ Its content follows from the snapshot alone, so it is not state of the scheduler
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter
@@ -29,6 +29,7 @@ from ...placement.ledger import Ledger, Models
 from ...placement.place import EmptyPool, Piece, Request, request_of
 from ...placement.workload_profile import RankRequest, rank_request, workload_profile
 from ...queue.job_queue import WaitingJobs
+from ...queue.running_work import RunningWork
 from ...quota.checked_ranks import CheckedRanks
 
 T = TypeVar("T", Job, Allocation)
@@ -71,6 +72,13 @@ class PoolSnapshot:
     empty: EmptyPool = field(init=False)
     checked: dict[Models, CheckedRanks] = field(default_factory=dict)
     """The checked shapes by GPU models, for the policy of the last decision."""
+    ending: dict[str, Job] = field(default_factory=dict)
+    """The busy jobs that do not run. This and ``other_work`` are read by :meth:`running_work`."""
+    other_work: dict[str, None] = field(default_factory=dict)
+    """The workloads on its devices that are no busy jobs of the pool."""
+    unread: dict[str, None] = field(default_factory=dict)
+    """The workloads whose rows changed since the last call."""
+    _running: RunningWork | None = None
     _waiting_by_fields: dict[object, WaitingJobs] = field(default_factory=dict)
     """The same waiting jobs by their fields; several entries where only the largest number of ranks differs."""
     _rank_counts: dict[RankRequest, int] | None = None
@@ -81,6 +89,7 @@ class PoolSnapshot:
 
     def add_job(self, job: Job) -> None:
         self.has_changed = True
+        self.unread[job.id] = None
         if not _waits(job):
             self.busy[job.id] = job
         else:
@@ -102,6 +111,7 @@ class PoolSnapshot:
 
     def remove_job(self, job: Job) -> None:
         self.has_changed = True
+        self.unread[job.id] = None
         if self._rank_counts is not None:
             self._count(job, -job.ranks)
         if not _waits(job):
@@ -128,6 +138,7 @@ class PoolSnapshot:
     def add_allocation(self, one: Allocation) -> None:
         self.has_changed = True
         self._pieces.pop(one.workload, None)
+        self.unread[one.workload] = None
         self.allocations.setdefault(one.workload, {})[one.id] = one
         there = self.work_on.setdefault(one.device, {})
         there[one.workload] = there.get(one.workload, 0) + 1
@@ -135,6 +146,7 @@ class PoolSnapshot:
     def remove_allocation(self, one: Allocation) -> None:
         self.has_changed = True
         self._pieces.pop(one.workload, None)
+        self.unread[one.workload] = None
         rows = self.allocations[one.workload]
         del rows[one.id]
         there = self.work_on[one.device]
@@ -173,6 +185,29 @@ class PoolSnapshot:
             if rank not in counted and node in first_on:
                 yield Piece(rank, first_on[node], 0)
 
+    def running_work(self, now: int, *, without: Collection[str]) -> RunningWork:
+        """The running jobs. ``without``: jobs that are left out until the next call."""
+        work, self._running = self._running, None  # it is built anew if this fails
+        if work is None:
+            work, self.unread = RunningWork(self.bare), dict.fromkeys(chain(self.busy, self.allocations))
+            self.ending, self.other_work = {}, {}
+        for name in self.unread:
+            work.drop(name)
+            self.ending.pop(name, None)
+            self.other_work.pop(name, None)
+            if (job := self.busy.get(name)) is None:
+                if name in self.allocations:
+                    self.other_work[name] = None
+            elif job.state in RUNS:
+                work.put(job, self.pieces(name))
+            else:
+                self.ending[name] = job
+        for name in without:
+            work.drop(name)
+        work.sort(now)
+        self._running, self.unread = work, dict.fromkeys(without)
+        return work
+
     def set_demand(self, given: tuple[Demand, ...]) -> None:
         """Use this demand for placement from now on; if it is empty, the requests of the pool's jobs."""
         demand = given or workload_profile(self._rank_counts or {})
@@ -196,8 +231,7 @@ class PoolSnapshot:
         return [one for workload in self._workloads_without_job() for one in self.allocations[workload].values()]
 
     def _workloads_without_job(self) -> list[str]:
-        busy, waiting = self.busy, self.waiting
-        return [workload for workload in self.allocations if workload not in busy and workload not in waiting]
+        return [workload for workload in self.other_work if workload not in self.waiting]
 
 
 _STAYS_QUEUED = frozenset({JobTarget.RUNNING, JobTarget.PAUSED})
@@ -290,6 +324,7 @@ class SnapshotIndex:
         for one in new_allocations:
             of_device.get(one.device, without_pool).add_allocation(one)
         self._read_notebooks_and_reservations(snapshot)
+        without_pool.unread.clear()
 
     def all_pools(self) -> Iterator[PoolSnapshot]:
         yield from self.of.values()

@@ -1,0 +1,126 @@
+"""The running jobs of one pool, from one decision to the next: only those whose rows changed are read again.
+
+Its content follows from the snapshot alone: built anew, it is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+from ..model import Job
+from ..placement.ledger import Ledger
+from ..placement.node_resources import NOTHING, CpuMemory
+from ..placement.place import Piece, node_needs, with_cpu_memory
+from .quota_state import Running
+
+_use_fields = attrgetter(
+    "project", "user", "preemptible", "borrower", "priority", "gpu_milli", "ranks", "held_ranks", "min_ranks"
+)
+"""The fields of a running job that the use and demand of its project depend on."""
+
+
+@dataclass(slots=True, eq=False)
+class Alike:
+    """Running jobs that count alike. ``size``: of one; ``on_devices``: of all on schedulable devices; in milli-GPU."""
+
+    job: Job
+    size: int
+    on_devices: int = 0
+    count: int = 0
+
+
+class RunningWork:
+    """The running jobs of one pool, and sums over them. ``devices``: a ledger with the numbers of the devices."""
+
+    def __init__(self, devices: Ledger) -> None:
+        self._devices, count = devices, len(devices.devices)
+        self.jobs: dict[str, Running] = {}
+        """In order after :meth:`sort`."""
+        self.preemptible: dict[str, dict[str, Running]] = {}
+        """The preemptible ones without borrowers, by project and id."""
+        self.borrowers: dict[str, Running] = {}
+        self.firm, self.borrowed = [0] * count, [0] * count
+        """What borrowers have on each device, and what the others have, in milli-GPU."""
+        self.on_nodes: dict[int, CpuMemory] = {}
+        """The CPU and memory of those that requested any, by node."""
+        self.alike: dict[object, Alike] = {}
+        self.starting: set[str] = set()
+        """Those without a start yet: they end as if they began now."""
+        self._preemptible_on: list[int] | None = None
+
+    def put(self, job: Job, pieces: tuple[Piece, ...]) -> None:
+        """Add a running job, which is not there yet."""
+        if job.cpu_milli or job.memory_mib:
+            pieces = tuple(with_cpu_memory(pieces, job.cpu_milli, job.memory_mib))
+        if job.started_at is None:
+            self.starting.add(job.id)
+        ends_at = 0 if job.started_at is None else job.ends_at(job.started_at)
+        running = Running(ends_at, pieces, job.project, job.borrower, job.id, job.held_milli, job)
+        self._list(running)
+        self._count(running, 1)
+
+    def drop(self, name: str) -> None:
+        """Remove a job, if it is there."""
+        running = self.jobs.pop(name, None)
+        if running is None:
+            return
+        self._count(running, -1)
+        self.starting.discard(name)
+        self.borrowers.pop(name, None)
+        rows = self.preemptible.get(running.project, {})
+        if rows.pop(name, None) and not rows:
+            del self.preemptible[running.project]
+
+    def sort(self, now: int) -> None:
+        """Order the jobs by their ends; those without a start end as if they began now."""
+        for name in self.starting:
+            running = self.jobs[name]
+            self._list(running._replace(ends_at=running.job.ends_at(now)))
+        self.jobs = {one.id: one for one in sorted(self.jobs.values())}
+
+    def preemptible_job(self, name: str) -> Running | None:
+        """A preemptible job, no borrower; None for other work."""
+        running = self.jobs.get(name)
+        return running if running is not None and running.job.preemptible and not running.borrower else None
+
+    @property
+    def preemptible_on(self) -> Sequence[int]:
+        """What preemptible jobs have on each device, in milli-GPU; counted from the first call on."""
+        if self._preemptible_on is None:
+            self._preemptible_on = [0] * len(self.firm)
+            for running in self.jobs.values():
+                self._count_preemptible(running, 1)
+        return self._preemptible_on
+
+    def _list(self, running: Running) -> None:
+        self.jobs[running.id] = running
+        if running.job.preemptible:
+            rows = self.borrowers if running.borrower else self.preemptible.setdefault(running.project, {})
+            rows[running.id] = running
+
+    def _count(self, running: Running, sign: int) -> None:
+        """Add a job to the sums; ``sign`` -1: subtract it."""
+        job, pieces, column = running.job, running.pieces, self.borrowed if running.borrower else self.firm
+        for piece in pieces:
+            column[piece.device] += sign * piece.gpu_milli
+        if job.cpu_milli or job.memory_mib:
+            for node, (cpu, memory) in node_needs(pieces, self._devices).items():
+                before = self.on_nodes.get(node, NOTHING)
+                self.on_nodes[node] = CpuMemory(before.cpu_milli + sign * cpu, before.memory_mib + sign * memory)
+        if self._preemptible_on is not None:
+            self._count_preemptible(running, sign)
+        alike = self.alike.get(key := _use_fields(job))
+        if alike is None:
+            alike = self.alike[key] = Alike(job, running.size)
+        alike.count += sign
+        if not job.preemptible:
+            alike.on_devices += sign * sum([piece.gpu_milli for piece in pieces])
+        if not alike.count:
+            del self.alike[key]
+
+    def _count_preemptible(self, running: Running, sign: int) -> None:
+        assert self._preemptible_on is not None, "it is counted"
+        for piece in running.pieces if running.job.preemptible else ():
+            self._preemptible_on[piece.device] += sign * piece.gpu_milli
