@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 
 from ..model import MS_PER_S, Job
 from ..placement.ledger import Ledger
@@ -118,7 +119,7 @@ def plan_backfill(
 
 def _could_free(pool: PoolState, work: Iterable[Running], milli: int) -> bool:
     """Whether so much may be free after all drains when this work has ended: an upper bound."""
-    room = sum([free for free in pool.ledger.all_plain_after() if free > 0])
+    room = pool.ledger.all_after(borrowed=False)
     return room + sum([piece.gpu_milli for one in work for piece in one.pieces]) >= milli
 
 
@@ -201,9 +202,9 @@ class _FutureRoom:
         self.hosts = [self.ledger.node_resources.after(node) for node in nodes]
         self.node_of = node_of = self.ledger.node_of
         model, anything = self.ledger.model, not request.gpu_models
-        for at, milli in enumerate(self.room):
-            if milli >= self.need and (anything or request.accepts(model[at])):
-                self.slots[node_of[at]] += milli // self.need
+        for at in compress(range(len(self.room)), map(self.need.__le__, self.room)):
+            if anything or request.accepts(model[at]):
+                self.slots[node_of[at]] += self.room[at] // self.need
         self.fitting = sum(map(self._ranks_on, range(len(self.slots))))
 
     def free(self, piece: Piece, *, borrowed: bool) -> None:

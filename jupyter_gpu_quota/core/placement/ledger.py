@@ -150,7 +150,7 @@ class _Totals:
     __slots__ = ("_on", "_ranks", "all", "of", "read")
 
     def __init__(self, on_device: Sequence[int], node_of: Sequence[int], nodes: int, read: int) -> None:
-        self._on = [max(0, milli) for milli in on_device]
+        self._on = [milli if milli > 0 else 0 for milli in on_device]
         self.of = [0] * nodes
         for node, milli in zip(node_of, self._on, strict=True):
             self.of[node] += milli

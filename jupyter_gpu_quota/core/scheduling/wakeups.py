@@ -28,7 +28,7 @@ def next_wakeup(
     ``jobs``: without those of the ``queues``, of which the next one to have waited for the patience counts.
     ``wanted``: some work wants more than it has, so that other amounts would matter; they matter for a drain, too.
     """
-    found = [at for job in jobs for at in _of_job(job, policy)]
+    found = _of_jobs(jobs, policy, now)
     found += [at for notebook in notebooks if (at := release_at(notebook, policy)) is not None]
     found += [node.drain_by_at for node in nodes if node.drain_by_at is not None]
     for starts_at in (one.starts_at for one in reservations if one.starts_at is not None):
@@ -45,13 +45,20 @@ def next_wakeup(
 _RUNNING = JobState.RUNNING
 
 
-def _of_job(job: Job, policy: Policy) -> list[int]:
-    times, started_at = policy.preemption, job.started_at
-    found = [at + times.per_s * MS_PER_S for at in job.paused_at] if job.paused_at else []
-    if job.state is _RUNNING and started_at is not None:
-        found += [job.ends_at(started_at), started_at + times.min_runtime_s * MS_PER_S]
-        if job.min_ranks is not None and (grows := may_grow_at(job, policy)) is not None:
-            found.append(grows)
-    elif (quarantined_at := quarantine_at(job, policy)) is not None:
-        found.append(quarantined_at)
-    return found
+def _of_jobs(jobs: Iterable[Job], policy: Policy, now: int) -> list[int]:
+    """The instants of jobs; of the ends of time limits and of minimum run times the first one after ``now``."""
+    found, first = list[int](), None
+    min_runtime_ms, per_ms = policy.preemption.min_runtime_s * MS_PER_S, policy.preemption.per_s * MS_PER_S
+    for job in jobs:
+        started_at = job.started_at
+        if job.paused_at:
+            found += [at + per_ms for at in job.paused_at]
+        if job.state is _RUNNING and started_at is not None:
+            for at in (started_at + min_runtime_ms, started_at + job.time_limit_s * MS_PER_S):
+                if now < at and (first is None or at < first):
+                    first = at
+            if job.min_ranks is not None and (grows := may_grow_at(job, policy)) is not None:
+                found.append(grows)
+        elif (quarantined_at := quarantine_at(job, policy)) is not None:
+            found.append(quarantined_at)
+    return found if first is None else [*found, first]
