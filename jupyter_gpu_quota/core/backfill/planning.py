@@ -16,7 +16,7 @@ from ..placement.place import Piece, Request, is_free_now, rank_pieces
 from ..preemption.result import Preemption
 from ..queue.job_queue import ClassQueue
 from ..queue.pool_state import PoolState
-from ..queue.quota_state import QuotaState, Running, Victim
+from ..queue.quota_state import QuotaState, Running, Victim, by_end
 from .reservation import BackfillReservation
 
 RoomBeside = tuple[int, int, bool]
@@ -175,7 +175,7 @@ def _first_fit(
     counted = {one.name: [level for level in one.levels if level in use] for one in pool.projects.values()}
     if room.fitting >= request.ranks and all(use[level] <= level.ceiling for level in use):
         return drained_at, room.pieces()
-    for running in sorted(work):
+    for running in _in_order(work):
         for level in counted[running.project]:
             use[level] -= running.size
         for piece in running.pieces:
@@ -183,6 +183,20 @@ def _first_fit(
         if room.fitting >= request.ranks and all(use[level] <= level.ceiling for level in use):
             return max(drained_at, running.ends_at + grace_ms(pool)), room.pieces()
     return None
+
+
+SORTED_AT_ONCE = 64
+
+
+def _in_order(work: Iterable[Running]) -> Iterator[Running]:
+    """Work in order; only what is read is sorted by more than its end, in parts of this length or more."""
+    ordered, at = sorted(work, key=by_end), 0
+    while at < len(ordered):
+        to = min(at + SORTED_AT_ONCE, len(ordered))
+        while to < len(ordered) and ordered[to].ends_at == ordered[to - 1].ends_at:
+            to += 1
+        yield from sorted(ordered[at:to])
+        at = to
 
 
 class _FutureRoom:

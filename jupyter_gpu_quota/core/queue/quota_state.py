@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from operator import attrgetter
 from typing import NamedTuple
 
 from ..model import Job, Notebook
@@ -357,3 +358,6 @@ class Running(NamedTuple):
     @classmethod
     def of(cls, job: Job, pieces: tuple[Piece, ...], size: int, ends_at: int, *, borrower: bool) -> Running:
         return cls(ends_at, pieces, job.project, borrower, job.id, size, job)
+
+
+by_end = attrgetter("ends_at")

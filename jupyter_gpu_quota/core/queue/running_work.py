@@ -5,6 +5,7 @@ Its content follows from the snapshot alone: built anew, it is the same.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -13,7 +14,7 @@ from ..model import Job
 from ..placement.ledger import Ledger
 from ..placement.node_resources import NOTHING, CpuMemory
 from ..placement.place import Piece, node_needs, with_cpu_memory
-from .quota_state import Running
+from .quota_state import Running, by_end
 
 _use_fields = attrgetter(
     "project", "user", "preemptible", "borrower", "priority", "gpu_milli", "ranks", "held_ranks", "min_ranks"
@@ -37,28 +38,30 @@ class RunningWork:
     def __init__(self, devices: Ledger) -> None:
         self._devices, count = devices, len(devices.devices)
         self.jobs: dict[str, Running] = {}
-        """In order after :meth:`sort`."""
-        self.preemptible: dict[str, dict[str, Running]] = {}
+        """By their ends after :meth:`sort`."""
+        self.preemptible: dict[str, dict[str, Running]] = defaultdict(dict)
         """The preemptible ones without borrowers, by project and id."""
         self.borrowers: dict[str, Running] = {}
         self.firm, self.borrowed = [0] * count, [0] * count
-        """What borrowers have on each device, and what the others have, in milli-GPU."""
+        """What work has on each device that is no borrower, and what borrowers have, in milli-GPU."""
         self.on_nodes: dict[int, CpuMemory] = {}
         """The CPU and memory of those that requested any, by node."""
         self.alike: dict[object, Alike] = {}
         self.starting: set[str] = set()
-        """Those without a start yet: they end as if they began now."""
+        """Those without a start yet."""
         self._preemptible_on: list[int] | None = None
 
-    def put(self, job: Job, pieces: tuple[Piece, ...]) -> None:
-        """Add a running job, which is not there yet."""
+    def put(self, job: Job, pieces: tuple[Piece, ...], now: int) -> None:
+        """Add a running job, which is not there yet. One without a start ends as if it began now."""
         if job.cpu_milli or job.memory_mib:
             pieces = tuple(with_cpu_memory(pieces, job.cpu_milli, job.memory_mib))
         if job.started_at is None:
             self.starting.add(job.id)
-        ends_at = 0 if job.started_at is None else job.ends_at(job.started_at)
+        ends_at = job.ends_at(now if job.started_at is None else job.started_at)
         running = Running(ends_at, pieces, job.project, job.borrower, job.id, job.held_milli, job)
-        self._list(running)
+        self.jobs[job.id] = running
+        if job.preemptible:
+            (self.borrowers if job.borrower else self.preemptible[job.project])[job.id] = running
         self._count(running, 1)
 
     def drop(self, name: str) -> None:
@@ -69,16 +72,14 @@ class RunningWork:
         self._count(running, -1)
         self.starting.discard(name)
         self.borrowers.pop(name, None)
-        rows = self.preemptible.get(running.project, {})
-        if rows.pop(name, None) and not rows:
+        rows = self.preemptible[running.project]
+        rows.pop(name, None)
+        if not rows:
             del self.preemptible[running.project]
 
-    def sort(self, now: int) -> None:
-        """Order the jobs by their ends; those without a start end as if they began now."""
-        for name in self.starting:
-            running = self.jobs[name]
-            self._list(running._replace(ends_at=running.job.ends_at(now)))
-        self.jobs = {one.id: one for one in sorted(self.jobs.values())}
+    def sort(self) -> None:
+        """Order the jobs by their ends."""
+        self.jobs = {one.id: one for one in sorted(self.jobs.values(), key=by_end)}
 
     def preemptible_job(self, name: str) -> Running | None:
         """A preemptible job, no borrower; None for other work."""
@@ -93,12 +94,6 @@ class RunningWork:
             for running in self.jobs.values():
                 self._count_preemptible(running, 1)
         return self._preemptible_on
-
-    def _list(self, running: Running) -> None:
-        self.jobs[running.id] = running
-        if running.job.preemptible:
-            rows = self.borrowers if running.borrower else self.preemptible.setdefault(running.project, {})
-            rows[running.id] = running
 
     def _count(self, running: Running, sign: int) -> None:
         """Add a job to the sums; ``sign`` -1: subtract it."""

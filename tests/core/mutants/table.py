@@ -236,8 +236,7 @@ MUTANTS = (
     ),
     mutant(
         "of equal jobs the order of the input decides which ends first",
-        edit("backfill/planning.py:_first_fit", "sorted(work)", "sorted(work, key=lambda one: one[:2])"),
-        edit("queue/running_work.py:RunningWork.sort", "sorted(self.jobs.values())", "self.jobs.values()"),
+        edit("backfill/planning.py:_in_order", "sorted(ordered[at:to])", "ordered[at:to]"),
     ),
     mutant(
         "weight 0 reclaims surplus",

@@ -9,7 +9,6 @@ import pytest
 
 from jupyter_gpu_quota.core.model import Allocation, Device, Health, Job, JobState, Node, Snapshot
 from jupyter_gpu_quota.core.placement.node_resources import NOTHING
-from jupyter_gpu_quota.core.queue.running_work import RunningWork
 from jupyter_gpu_quota.core.scheduling.cache.snapshot_index import SnapshotIndex
 
 NODES = tuple(Node(id=name, name=name, cpu_milli=64_000, memory_mib=512_000) for name in ("n1", "n2"))
@@ -80,7 +79,8 @@ def content(index: SnapshotIndex, now: int, without: list[str], *, counts_preemp
     part = index.of["train"]
     work = part.running_work(now, without=without)
     return {
-        "jobs": list(work.jobs.items()),
+        "jobs": work.jobs,
+        "ends": [one.ends_at for one in work.jobs.values()],
         "preemptible": work.preemptible,
         "borrowers": work.borrowers,
         "firm": work.firm,
@@ -122,11 +122,10 @@ def test_jobs_without_a_start_end_as_if_they_began_now() -> None:
         id="c", project="a", user="u", pool="train", gpu_milli=1000, submitted_at=1, state=JobState.STARTING,
         time_limit_s=60,
     )  # fmt: skip
-    work = RunningWork(index_of(Cluster(random.Random(0)).snapshot()).of["train"].bare)
-    work.put(job, ())
-    work.put(replace(job, id="d", state=JobState.RUNNING, started_at=10_000), ())
+    runs = replace(job, id="d", state=JobState.RUNNING, started_at=10_000)
+    index = index_of(Snapshot(version=1, now=5_000, nodes=NODES, devices=DEVICES, jobs=(job, runs)))
     ends = []
     for now in (5_000, 20_000):
-        work.sort(now)
+        work = index.of["train"].running_work(now, without=())
         ends.append([(one.id, one.ends_at) for one in work.jobs.values()])
     assert ends == [[("c", 65_000), ("d", 70_000)], [("d", 70_000), ("c", 80_000)]]

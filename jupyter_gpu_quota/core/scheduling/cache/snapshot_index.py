@@ -77,7 +77,7 @@ class PoolSnapshot:
     other_work: dict[str, None] = field(default_factory=dict)
     """The workloads on its devices that are no busy jobs of the pool."""
     unread: dict[str, None] = field(default_factory=dict)
-    """The workloads whose rows changed since the last call."""
+    """The workloads whose allocations changed since the last call, and the busy jobs that did."""
     _running: RunningWork | None = None
     _waiting_by_fields: dict[object, WaitingJobs] = field(default_factory=dict)
     """The same waiting jobs by their fields; several entries where only the largest number of ranks differs."""
@@ -89,9 +89,8 @@ class PoolSnapshot:
 
     def add_job(self, job: Job) -> None:
         self.has_changed = True
-        self.unread[job.id] = None
         if not _waits(job):
-            self.busy[job.id] = job
+            self.busy[job.id], self.unread[job.id] = job, None
         else:
             self.waiting[job.id] = job
             if job.paused_at:
@@ -111,11 +110,11 @@ class PoolSnapshot:
 
     def remove_job(self, job: Job) -> None:
         self.has_changed = True
-        self.unread[job.id] = None
         if self._rank_counts is not None:
             self._count(job, -job.ranks)
         if not _waits(job):
             del self.busy[job.id]
+            self.unread[job.id] = None
             return
         del self.waiting[job.id]
         if job.paused_at:
@@ -189,23 +188,25 @@ class PoolSnapshot:
         """The running jobs. ``without``: jobs that are left out until the next call."""
         work, self._running = self._running, None  # it is built anew if this fails
         if work is None:
-            work, self.unread = RunningWork(self.bare), dict.fromkeys(chain(self.busy, self.allocations))
-            self.ending, self.other_work = {}, {}
-        for name in self.unread:
-            work.drop(name)
-            self.ending.pop(name, None)
-            self.other_work.pop(name, None)
-            if (job := self.busy.get(name)) is None:
-                if name in self.allocations:
+            work, changed = RunningWork(self.bare), self.busy
+            self.ending, self.other_work = {}, {name: None for name in self.allocations if name not in self.busy}
+        else:
+            changed = {name: job for name in self.unread if (job := self.busy.get(name)) is not None}
+            for name in self.unread:
+                work.drop(name)
+                self.ending.pop(name, None)
+                self.other_work.pop(name, None)
+                if name in self.allocations and name not in changed:
                     self.other_work[name] = None
-            elif job.state in RUNS:
-                work.put(job, self.pieces(name))
+        for name, job in changed.items():
+            if job.state in RUNS:
+                work.put(job, self.pieces(name), now)
             else:
                 self.ending[name] = job
         for name in without:
             work.drop(name)
-        work.sort(now)
-        self._running, self.unread = work, dict.fromkeys(without)
+        work.sort()
+        self._running, self.unread = work, dict.fromkeys((*without, *work.starting))
         return work
 
     def set_demand(self, given: tuple[Demand, ...]) -> None:
