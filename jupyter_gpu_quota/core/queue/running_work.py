@@ -43,7 +43,7 @@ class RunningWork:
         """The preemptible ones without borrowers, by project and id."""
         self.borrowers: dict[str, Running] = {}
         self.firm, self.borrowed = [0] * count, [0] * count
-        """What work has on each device that is no borrower, and what borrowers have, in milli-GPU."""
+        """The use of each device by the jobs that are no borrowers, and by the borrowers, in milli-GPU."""
         self.on_nodes: dict[int, CpuMemory] = {}
         """The CPU and memory of those that requested any, by node."""
         self.alike: dict[object, Alike] = {}
@@ -88,7 +88,7 @@ class RunningWork:
 
     @property
     def preemptible_on(self) -> Sequence[int]:
-        """What preemptible jobs have on each device, in milli-GPU; counted from the first call on."""
+        """The use of each device by preemptible jobs, in milli-GPU; counted from the first call on."""
         if self._preemptible_on is None:
             self._preemptible_on = [0] * len(self.firm)
             for running in self.jobs.values():

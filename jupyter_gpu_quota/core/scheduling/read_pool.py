@@ -54,8 +54,8 @@ def read_pool(
     departments = {one.name: _quota_state(one, part.name) for one in policy.departments}
     part.set_demand(snapshot.demand)
     backfill = [one for one in part.reservations if one.starts_at is not None]
-    changed = changed or {}
-    out = [name for name in (*stopping, *changed) if name in part.busy]
+    out = {name: part.busy[name] for name in stopping if name in part.busy}
+    out |= {name: job for name, job in (changed or {}).items() if name in part.busy}
     work = part.running_work(snapshot.now, without=out)
     pool = PoolState(
         name=part.name,
@@ -82,8 +82,8 @@ def read_pool(
     _read_notebooks(pool, part)
     _read_other_allocations(pool, part, index)
     _read_running(pool, work)
-    for name in dict.fromkeys((*out, *part.ending)):
-        _read_ending(pool, changed.get(name, part.busy[name]), part.pieces(name), stops=name in stopping)
+    for name, job in (part.ending | out).items():
+        _read_ending(pool, job, part.pieces(name), stops=name in stopping)
     _read_waiting(pool, part)
     pool.borrowers.sort(key=lambda victim: victim.order)
     for project in pool.projects.values():
