@@ -57,9 +57,10 @@ def _bounds(document: Mapping[str, Any]) -> str:
     figures = [figure for part in parts for figure in part["figures"] if figure["promised"]]
     missed = [figure["name"] for figure in figures if figure["holds"] is False]
     missed += [f"{part['title']} (not measured)" for part in parts if "not_measured" in part]
-    names = f": {'; '.join(missed)}" if missed else ""
+    if not missed:
+        return f"All {len(figures)} figures with a bound are within it."
     verb = "misses" if len(missed) == 1 else "miss"
-    return f"Of {len(figures)} figures with a bound, {len(missed)} {verb} it{names}."
+    return f"Of {len(figures)} figures with a bound, {len(missed)} {verb} it: {'; '.join(missed)}."
 
 
 def _strongest(peers: str) -> str:

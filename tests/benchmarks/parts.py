@@ -64,13 +64,13 @@ def of_spawns(quick: bool) -> Sequence[Figure]:
 
 def of_decide(quick: bool) -> Sequence[Figure]:
     """Snapshot object to Plan, and how the cost grows from 50 to 500 nodes."""
-    rows = {(row.situation, row.nodes): row for row in decide.measure((MIN_NODES, MAX_NODES), 1 if quick else 3)}
+    rows = {(row.situation, row.nodes): row for row in decide.measure((MIN_NODES, MAX_NODES), 1 if quick else 5)}
     return [figure for row in rows.values() for figure in (_cost(row), *_growth(row, rows))]
 
 
 def _cost(row: decide.Row) -> Figure:
     size = f"{row.nodes} nodes x 8, {row.running} running, {row.queued} queued, {row.actions} actions"
-    timed = f"Snapshot object to Plan, CPU time, best of 3; {size}"
+    timed = f"Snapshot object to Plan, CPU time, best of 5; {size}"
     bound = DECIDE_MS if row.nodes == MAX_NODES else None
     name = f"decide, {row.nodes} nodes: {row.situation}"
     return Figure(name=name, value=row.milliseconds, unit="ms", timed=timed, bound=bound)

@@ -1,6 +1,6 @@
 """How long one ``decide`` takes, from a Snapshot object to a Plan: 8 devices a node, jobs and queues in proportion.
 
-``python -m tests.benchmarks.scheduling.decide [--json FILE]`` prints a table. Each figure is the best of three runs in
+``python -m tests.benchmarks.scheduling.decide [--json FILE]`` prints a table. Each figure is the best of five runs in
 this process, in CPU time (other processes share the machine), with garbage collected before each and seldom in it, as
 in the scheduler; building the snapshot is not timed.
 """
@@ -183,7 +183,7 @@ SITUATIONS: dict[str, Callable[[int], Scene]] = {
 }
 
 
-def measure(nodes: tuple[int, ...] = NODES, runs: int = 3) -> list[Row]:
+def measure(nodes: tuple[int, ...] = NODES, runs: int = 5) -> list[Row]:
     """Every situation at every size."""
     return [_measure(name, build(count), count, runs) for name, build in SITUATIONS.items() for count in nodes]
 
