@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ..backends.protocol import DataSource, StartOrder, StopOrder
 from ..core.job_ends import JobEnd
-from ..core.model import Allocation, Device, Placement, Preemption
+from ..core.model import Allocation, Device, Placement, PreemptionPolicy
 from ..core.plan import RESIZED
 from ..core.reason_codes import ReasonCode
 from ..quotafile import QuotaFile
@@ -48,7 +48,7 @@ def start_order(
     )
 
 
-def stop_order(record: JobRecord, held: Sequence[Allocation], times: Preemption, lease: Lease) -> StopOrder:
+def stop_order(record: JobRecord, held: Sequence[Allocation], times: PreemptionPolicy, lease: Lease) -> StopOrder:
     """Stop the present attempt of a job on what it holds, with the grace and the reason of its stop."""
     job, code = record.job, record.reason.code if record.reason else None
     grace_s = times.lent_grace_s if job.borrower else times.grace_s

@@ -215,7 +215,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preemption:
+class PreemptionPolicy:
     """Protections of running work: durations in seconds, at most ``max_pauses`` per ``per_s`` and job."""
 
     min_runtime_s: int = 600
@@ -244,7 +244,7 @@ class Policy:
     revision: int
     pools: tuple[str, ...] = ()
     projects: tuple[Project, ...] = ()
-    preemption: Preemption = Preemption()
+    preemption: PreemptionPolicy = PreemptionPolicy()
     within_project: str = "users_in_turn"
     departments: tuple[Department, ...] = ()
     windows: tuple[Window, ...] = ()

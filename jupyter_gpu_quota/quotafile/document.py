@@ -16,7 +16,7 @@ from ..core import model
 from ..core.amounts import matches_model
 from ..core.enforcement.levels import EnforcementLevel, RequiredEnforcement
 from ..core.idle.activity import IdleMode, IdlePolicy
-from ..core.model import OWN_CLUSTER, Amounts, Department, Device, Node, Policy, Preemption, Project, Window
+from ..core.model import OWN_CLUSTER, Amounts, Department, Device, Node, Policy, PreemptionPolicy, Project, Window
 from ..core.reasons import DataUnavailable
 from ..messages.validation import MAX_NUMBER
 from .calendar import expand
@@ -322,7 +322,7 @@ class Document(Section):
                 Project(name=row.name, priority=row.priority, amounts=_amounts(row.quota), department=row.department)
                 for row in self.projects
             ),
-            preemption=Preemption(
+            preemption=PreemptionPolicy(
                 min_runtime_s=times.min_runtime,
                 grace_s=times.grace,
                 lent_grace_s=times.lent_grace,

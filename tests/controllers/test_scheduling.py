@@ -13,7 +13,7 @@ from jupyter_gpu_quota.controllers.leadership.lease import Leadership
 from jupyter_gpu_quota.controllers.loop import Loop
 from jupyter_gpu_quota.controllers.orders import stop_order
 from jupyter_gpu_quota.controllers.scheduling import SchedulingController
-from jupyter_gpu_quota.core.model import JobState, NotebookState, Preemption
+from jupyter_gpu_quota.core.model import JobState, NotebookState, PreemptionPolicy
 from jupyter_gpu_quota.core.plan import Plan
 from jupyter_gpu_quota.core.scheduling.cycle import SchedulingCycle
 from jupyter_gpu_quota.core.scheduling.decide import UndecidedPools
@@ -524,5 +524,5 @@ def test_every_stop_of_a_borrower_has_its_grace(borrower: bool, grace_s: int) ->
     record = world.store.job("a")
     assert record is not None
     record = replace(record, job=replace(record.job, borrower=borrower))
-    order = stop_order(record, [], Preemption(), Lease(holder="c", fencing=1, expires_at=1))
+    order = stop_order(record, [], PreemptionPolicy(), Lease(holder="c", fencing=1, expires_at=1))
     assert order.grace_s == grace_s

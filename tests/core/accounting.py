@@ -139,18 +139,18 @@ class Books:
         }
 
     def _late(self) -> set[str]:
-        """Section 6: past the deadline of a drain, the fewest that bring every owner's fixed work to its quota."""
+        """Section 6: past the deadline of a drain, the fewest jobs that bring every owner to its quota."""
         by = self.policy.drain_by_at
         if by is None or self.snapshot.now < by:
             return set()
         held = Counter[str]()
         for one in self.snapshot.allocations:
             held[one.workload] += one.gpu_milli
-        fixed = [job for job in self.jobs.values() if not job.preemptible and self.stays(job)]
-        fixed = sorted((job for job in fixed if job.id not in self.evicted), key=self._least_missed)
+        non_preemptible = [job for job in self.jobs.values() if not job.preemptible and self.stays(job)]
+        non_preemptible = sorted((job for job in non_preemptible if job.id not in self.evicted), key=self._least_missed)
         late = set[str]()
-        for key in [*sorted({job.project for job in fixed}), *self.departments]:
-            mine = [job for job in fixed if key in self.levels(job.project) and job.id not in late]
+        for key in [*sorted({job.project for job in non_preemptible}), *self.departments]:
+            mine = [job for job in non_preemptible if key in self.levels(job.project) and job.id not in late]
             over = sum(held[job.id] for job in mine) - self.amounts.get(key, NOTHING).training_milli
             chosen = [job for at, job in enumerate(mine) if sum(held[one.id] for one in mine[:at]) < over]
             for job in chosen[::-1]:
@@ -257,7 +257,7 @@ class Books:
         return ENDLESS if ceiling is None else ceiling
 
     def could_start(self, job: Job) -> bool:
-        """In the empty pool: it fits the devices, the limits, its user's ceiling and, if fixed, the quotas."""
+        """In the empty pool: it fits devices, limits, its user's ceiling and, if not preemptible, the quotas."""
         if job.project not in self.parent or not self.fits_empty(job):
             return False
         return all(
@@ -269,44 +269,46 @@ class Books:
     def wanted(self) -> Counter[str]:
         """Running and queued demand under the limit, of jobs that could start in the empty pool, by owner.
 
-        Each user counts up to the ceiling for one user, fixed work up to the quota, and an elastic job with its
-        minimum: it grows into surplus only. A running fixed one does not shrink.
+        Each user counts up to the ceiling for one user, non-preemptible work up to the quota, an elastic job with its
+        minimum: it grows into surplus only. A running non-preemptible one does not shrink.
         """
-        firm, rest, fixed_use = Counter[tuple[str, str]](), Counter[tuple[str, str]](), Counter[str]()
+        firm, rest, non_preemptible_use = Counter[tuple[str, str]](), Counter[tuple[str, str]](), Counter[str]()
         for job in self.jobs.values():
             waits = job.state in WAITS or (job.state is JobState.PAUSING and job.target is JobTarget.PAUSED)
             if self.stays(job) or (waits and self.could_start(job)):
                 shrinks = job.preemptible or not self.stays(job)
                 (rest if job.preemptible else firm)[job.project, job.user] += least(job) if shrinks else self.size(job)
             if not job.preemptible and job.state in HOLDS:
-                fixed_use[job.project] += self.size(job)
-        wanted = Counter({name: self._wanted(name, firm, rest, fixed_use[name]) for name in self.projects})
+                non_preemptible_use[job.project] += self.size(job)
+        wanted = Counter({name: self._wanted(name, firm, rest, non_preemptible_use[name]) for name in self.projects})
         for key in self.departments:
             by_user = Counter[str]()
             for (name, user), milli in (*firm.items(), *rest.items()):
                 by_user[user] += milli if self.parent.get(name) == key else 0
             under_caps = sum(min(self.user_ceiling(key), milli) for milli in by_user.values())
             wanted[key] = min(self.ceiling(key), under_caps, sum(wanted[name] for name in self.children(key)))
-            wanted[key] = max(wanted[key], self.fixed()[key])
+            wanted[key] = max(wanted[key], self.non_preemptible()[key])
         return wanted
 
-    def fixed(self) -> Counter[str]:
+    def non_preemptible(self) -> Counter[str]:
         """What runs here and may not be preempted, by owner: it is wanted whatever was lowered since."""
-        fixed = Counter[str]()
+        non_preemptible = Counter[str]()
         for one in self.snapshot.allocations:
             job = self.jobs.get(one.workload)
             if job is not None and not job.preemptible and self.stays(job) and one.device in self.devices:
                 for key in self.levels(job.project):
-                    fixed[key] += one.gpu_milli
-        return fixed
+                    non_preemptible[key] += one.gpu_milli
+        return non_preemptible
 
-    def _wanted(self, name: str, firm: Counter[tuple[str, str]], rest: Counter[tuple[str, str]], fixed_use: int) -> int:
+    def _wanted(
+        self, name: str, firm: Counter[tuple[str, str]], rest: Counter[tuple[str, str]], non_preemptible_use: int
+    ) -> int:
         cap = min(self.user_ceiling(key) for key in self.levels(name))
-        quota = max(self.amounts[name].training_milli, fixed_use)
+        quota = max(self.amounts[name].training_milli, non_preemptible_use)
         users = {user for project, user in (*firm, *rest) if project == name}
         everything = sum(min(cap, rest[name, user] + firm[name, user]) for user in users)
-        without_fixed = sum(min(cap, rest[name, user]) for user in users)
-        return max(self.fixed()[name], min(self.ceiling(name), everything, without_fixed + quota))
+        preemptible = sum(min(cap, rest[name, user]) for user in users)
+        return max(self.non_preemptible()[name], min(self.ceiling(name), everything, preemptible + quota))
 
     def past(self) -> Counter[str]:
         """Decayed use above quota, by owner; a department's is the sum of its projects'."""
@@ -344,7 +346,14 @@ class Books:
         amounts = {key: self.amounts[key] for key in owners}
         k = Fraction(self.policy.history.k_milli, 1000)
         return divide_slowly(
-            amounts, self.priority, self.wanted(), amount, firm, past=self.past(), k=k, fixed=self.fixed()
+            amounts,
+            self.priority,
+            self.wanted(),
+            amount,
+            firm,
+            past=self.past(),
+            k=k,
+            non_preemptible=self.non_preemptible(),
         )
 
 
@@ -357,14 +366,14 @@ def divide_slowly(
     *,
     past: Mapping[str, int] | None = None,
     k: Fraction = Fraction(0),
-    fixed: Mapping[str, int] | None = None,
+    non_preemptible: Mapping[str, int] | None = None,
 ) -> tuple[dict[str, Fraction], dict[str, Fraction]]:
-    """Section 2, by repeated small steps. ``fixed``: what runs and may not be preempted.
+    """Section 2, by repeated small steps. ``non_preemptible``: what runs and may not be preempted.
 
     Section 6: what of that is above a quota drains: until it has ended it is the least that its owner gets of the rest.
     """
     quota = {name: Fraction(row.training_milli) for name, row in amounts.items()}
-    kept = {name: Fraction((fixed or {}).get(name, 0)) for name in amounts}
+    kept = {name: Fraction((non_preemptible or {}).get(name, 0)) for name in amounts}
     drains = {name: max(Fraction(0), kept[name] - quota[name]) for name in amounts}
     firm = max(Fraction(0), firm - sum(drains.values()))
     first = {name: min(quota[name], Fraction(wanted[name])) for name in amounts}

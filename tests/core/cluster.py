@@ -30,7 +30,7 @@ from jupyter_gpu_quota.core.model import (
     NotebookState,
     Placement,
     Policy,
-    Preemption,
+    PreemptionPolicy,
     Project,
     Reservation,
     Snapshot,
@@ -59,14 +59,14 @@ from jupyter_gpu_quota.core.scheduling.decide import Decision, decide, decide_an
 HOLDS = (JobState.STARTING, JobState.RUNNING, JobState.PAUSING)
 BEGIN = 1_000_000
 """When a world begins; windows and ticks count from here."""
-GENTLE = Preemption(min_runtime_s=0, grace_s=3, lent_grace_s=1, max_pauses=1000, per_s=86_400)
+GENTLE = PreemptionPolicy(min_runtime_s=0, grace_s=3, lent_grace_s=1, max_pauses=1000, per_s=86_400)
 TICK_MS = 1000
 
 
 class World:
     """The state that a store and executors would have; ``drain_ticks`` is how long a job takes to stop."""
 
-    def __init__(self, *, preemption: Preemption = GENTLE, within_project: str = "users_in_turn") -> None:
+    def __init__(self, *, preemption: PreemptionPolicy = GENTLE, within_project: str = "users_in_turn") -> None:
         self.now = BEGIN
         self.version = 1
         self.policy = Policy(revision=1, preemption=preemption, within_project=within_project)

@@ -46,10 +46,10 @@ def drains(snapshot: Snapshot, policy: Policy) -> bool:
         for one in policy.projects
         for pool in policy.pools
     }
-    return any(milli > quotas.get(whose, 0) for whose, milli in fixed_use(snapshot).items())
+    return any(milli > quotas.get(whose, 0) for whose, milli in non_preemptible_use(snapshot).items())
 
 
-def fixed_use(snapshot: Snapshot) -> Counter[tuple[str, str]]:
+def non_preemptible_use(snapshot: Snapshot) -> Counter[tuple[str, str]]:
     """The use of non-preemptible jobs, by project and pool."""
     fixed = {job.id: (job.project, job.pool) for job in snapshot.jobs if not job.preemptible}
     use = Counter[tuple[str, str]]()

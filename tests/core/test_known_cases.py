@@ -6,7 +6,7 @@ import dataclasses as dc
 
 import pytest
 
-from jupyter_gpu_quota.core.model import JobState, Preemption
+from jupyter_gpu_quota.core.model import JobState, PreemptionPolicy
 from jupyter_gpu_quota.core.plan import Pause, Reserve, Resume, Start
 from jupyter_gpu_quota.core.quota.fair_share import Claim, divide
 from jupyter_gpu_quota.core.quota.fit import check_quotas
@@ -455,5 +455,7 @@ class TestBobAndPatty:
 
 
 def test_a_recorded_plan_is_reproduced() -> None:
-    made = world("pool t 4\na 2 of t\nb 2 of t\na runs 4 of 1\nb queues 2 of 1", preemption=Preemption(min_runtime_s=0))
+    made = world(
+        "pool t 4\na 2 of t\nb 2 of t\na runs 4 of 1\nb queues 2 of 1", preemption=PreemptionPolicy(min_runtime_s=0)
+    )
     assert decide(made.snapshot(), made.policy) == decide(made.snapshot(), made.policy)

@@ -36,7 +36,7 @@ from jupyter_gpu_quota.core.model import (
     JobState,
     JobTarget,
     NotebookState,
-    Preemption,
+    PreemptionPolicy,
     Snapshot,
     Upkeep,
 )
@@ -128,7 +128,9 @@ class Worlds(RuleBasedStateMachine):
     def build(  # type: ignore[no-untyped-def]
         self, kind, nodes, count, young_s, pauses, in_turn, slices, departments, k, drain_by, lend_for, late, data
     ) -> None:
-        rules = Preemption(min_runtime_s=young_s, grace_s=3, lent_grace_s=1, max_pauses=pauses[0], per_s=pauses[1])
+        rules = PreemptionPolicy(
+            min_runtime_s=young_s, grace_s=3, lent_grace_s=1, max_pauses=pauses[0], per_s=pauses[1]
+        )
         self.world = World(preemption=rules, within_project="users_in_turn" if in_turn else "first_come")
         self.world.pool("t", *nodes)
         self.sizes = SIZES[kind]

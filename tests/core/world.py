@@ -25,7 +25,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from jupyter_gpu_quota.core.model import Change, Health, History, Job, Preemption, Upkeep
+from jupyter_gpu_quota.core.model import Change, Health, History, Job, PreemptionPolicy, Upkeep
 from tests.core.cluster import BEGIN, GENTLE, TICK_MS, World, placed
 
 __all__ = ["BEGIN", "GENTLE", "TICK_MS", "World", "add", "milli", "placed", "world"]
@@ -42,7 +42,7 @@ def milli(text: str) -> int:
     return int(Decimal(text) * 1000)
 
 
-def world(text: str, *, preemption: Preemption = GENTLE, within_project: str = "users_in_turn") -> World:
+def world(text: str, *, preemption: PreemptionPolicy = GENTLE, within_project: str = "users_in_turn") -> World:
     """Read a world; see the module's docstring."""
     made = World(preemption=preemption, within_project=within_project)
     add(made, text)

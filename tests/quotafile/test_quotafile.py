@@ -11,7 +11,7 @@ from jupyter_gpu_quota.core.model import (
     Device,
     Node,
     Policy,
-    Preemption,
+    PreemptionPolicy,
     Project,
 )
 from jupyter_gpu_quota.quotafile import QuotaFile
@@ -33,7 +33,7 @@ def test_the_whole_file_becomes_the_policy() -> None:
             ),
             Project(name="risk", amounts={"big": Amounts(training_milli=1125)}),
         ),
-        preemption=Preemption(min_runtime_s=600, grace_s=60, lent_grace_s=10, max_pauses=4, per_s=86_400),
+        preemption=PreemptionPolicy(min_runtime_s=600, grace_s=60, lent_grace_s=10, max_pauses=4, per_s=86_400),
         within_project="first_come",
         patience_s=36 * 3600,
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota.core.facts import Fact, RankFact
-from jupyter_gpu_quota.core.model import Amounts, Device, JobTarget, Node, Placement, Policy, Preemption, Project
+from jupyter_gpu_quota.core.model import Amounts, Device, JobTarget, Node, Placement, Policy, PreemptionPolicy, Project
 from jupyter_gpu_quota.core.plan import Action, Pause, Plan, Resume, Start, Stop
 from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.core.reason_figures import reason_from
@@ -40,7 +40,7 @@ POLICY = Policy(
         Project(name="bob-lab", amounts={"train": Amounts(training_milli=2000)}),
         Project(name="patty-lab", amounts={"train": Amounts(training_milli=2000)}),
     ),
-    preemption=Preemption(max_pauses=4, per_s=3600),
+    preemption=PreemptionPolicy(max_pauses=4, per_s=3600),
 )
 NODE = Node(id="n1", name="machine", cpu_milli=16_000, memory_mib=64_000)
 DEVICES = tuple(

@@ -25,7 +25,7 @@ def queue_order(pool: PoolState, planned: Iterable[str]) -> list[str]:
     while len(order) < MAX_ORDERED and (found := queue.first()) is not None:
         project, job_class = found
         job = job_class.take()
-        project.add(job_class.size, job.user, fixed=not job_class.job_class.preemptible)
+        project.add(job_class.size, job.user, preemptible=job_class.job_class.preemptible)
         queue.update(project)
         if job.id in pool.waiting:
             order[job.id] = None

@@ -172,11 +172,11 @@ def _first_fit(
     """End work in the order of its time limits, with its grace, until the request fits in room and limits."""
     room, drained_at = _FutureRoom(pool, request, borrows=borrows), pool.now + grace_ms(pool)
     use = {level: level.use + request.size for level in project.levels}
-    counted = {one.name: [level for level in one.levels if level in use] for one in pool.projects.values()}
+    levels_of = {one.name: [level for level in one.levels if level in use] for one in pool.projects.values()}
     if room.fitting >= request.ranks and all(use[level] <= level.ceiling for level in use):
         return drained_at, room.pieces()
     for running in _in_order(work):
-        for level in counted[running.project]:
+        for level in levels_of[running.project]:
             use[level] -= running.size
         for piece in running.pieces:
             room.free(piece, borrowed=running.borrower and not borrows)
@@ -186,10 +186,14 @@ def _first_fit(
 
 
 SORTED_AT_ONCE = 64
+"""Rows; most searches end in the first ones, and the others are not sorted by their devices."""
 
 
 def _in_order(work: Iterable[Running]) -> Iterator[Running]:
-    """Work in order; only what is read is sorted by more than its end, in parts of this length or more."""
+    """Work in the order of :class:`Running`, sorted by more than its end when it is reached.
+
+    It is sorted in parts of SORTED_AT_ONCE rows or more; rows of one end stay together.
+    """
     ordered, at = sorted(work, key=by_end), 0
     while at < len(ordered):
         to = min(at + SORTED_AT_ONCE, len(ordered))

@@ -88,7 +88,7 @@ def waits_for_devices_or_own_limit(pool: PoolState, project: QuotaState, queue: 
     job_class, department = queue.job_class, project.parent
     return (
         not job_class.exhausted
-        and (job_class.preemptible or project.fixed_fits(queue.size))
+        and (job_class.preemptible or project.fits_non_preemptible(queue.size))
         and (department is None or not department.over_limit(queue.size))
         and fits_beside_guarantees(pool, project, job_class.request)
     )

@@ -138,9 +138,9 @@ class BackfillState:
             *work,
             Running.of(other, held.pieces, held.queue.size, other.ends_at(held.starts_at), borrower=False),
         ]
-        held.project.add(held.queue.size, other.user, fixed=not other.preemptible)
+        held.project.add(held.queue.size, other.user, preemptible=other.preemptible)
         planned = plan_backfill(self.pool, project, queue, job, work)
-        held.project.remove(held.queue.size, other.user, fixed=not other.preemptible)
+        held.project.remove(held.queue.size, other.user, preemptible=other.preemptible)
         return planned
 
     def _held(self, recorded: Reservation) -> BackfillReservation | None:

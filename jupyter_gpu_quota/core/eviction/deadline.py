@@ -25,11 +25,11 @@ def past_deadline(snapshot: Snapshot, policy: Policy, stopping: Collection[str])
     if policy.drain_by_at is None or snapshot.now < policy.drain_by_at:
         return []
     runs = (job for job in snapshot.jobs if job.state in RUNS and job.target is JobTarget.RUNNING)
-    fixed = [job for job in runs if not job.preemptible and job.id not in stopping]
+    running = [job for job in runs if not job.preemptible and job.id not in stopping]
     policy, found = in_force(policy, snapshot.now), list[Stop]()
     department_of = {row.name: row.department or "" for row in policy.projects}
-    for pool in sorted({job.pool for job in fixed}):
-        here = sorted((job for job in fixed if job.pool == pool), key=lambda job: _order(job, snapshot.now))
+    for pool in sorted({job.pool for job in running}):
+        here = sorted((job for job in running if job.pool == pool), key=lambda job: _order(job, snapshot.now))
         stops = _above(here, lambda job: job.project, _quotas(policy.projects, pool), policy)
         gone, quotas = {stop.workload for stop in stops}, _quotas(policy.departments, pool)
         left = [job for job in here if job.id not in gone and department_of.get(job.project) in quotas]
@@ -54,16 +54,14 @@ def _quotas(owners: Iterable[Project | Department], pool: str) -> dict[str, int]
     return {row.name: (row.amounts.get(pool) or Amounts()).training_milli for row in owners}
 
 
-def _above(
-    fixed: Iterable[Job], owner_of: Callable[[Job], str], quota: Mapping[str, int], policy: Policy
-) -> list[Stop]:
+def _above(jobs: Iterable[Job], owner_of: Callable[[Job], str], quota: Mapping[str, int], policy: Policy) -> list[Stop]:
     by_owner: dict[str, list[Job]] = {}
-    for job in fixed:
+    for job in jobs:
         by_owner.setdefault(owner_of(job), []).append(job)
     stops, grace_s = list[Stop](), policy.preemption.grace_s
-    for owner, jobs in sorted(by_owner.items()):
-        used, own = sum(one.held_milli for one in jobs), quota.get(owner, 0)
-        for job in _fewest(jobs, used - own):
+    for owner, mine in sorted(by_owner.items()):
+        used, own = sum(one.held_milli for one in mine), quota.get(owner, 0)
+        for job in _fewest(mine, used - own):
             reason = DrainDeadline(project=owner, pool=job.pool, used_milli=used, quota_milli=own, grace_s=grace_s)
             stops.append(Stop(workload=job.id, target=JobTarget.PAUSED, grace_s=grace_s, reason=reason))
     return stops

@@ -1,8 +1,8 @@
 """Unavailable devices: the work that is evicted, the work that stays, and the work that waits for them.
 
-Preemptible work on an unhealthy device or a drained node is stopped and queued again. Notebooks and fixed work
-stay, with a reason; a drain with a deadline ends the latter. A cordoned node keeps what runs on it. Work waits for a
-quarantined device. Source: docs/scheduling.md, section 6.
+Preemptible work on an unhealthy device or a drained node is stopped and queued again. Notebooks and non-preemptible
+work stay, with a reason; a drain with a deadline ends the latter. A cordoned node keeps what runs on it. Work waits
+for a quarantined device. Source: docs/scheduling.md, section 6.
 """
 
 from __future__ import annotations
@@ -66,16 +66,11 @@ def _eviction_reason(
     return _drained(device, node, "job", now) if job.preemptible or is_past_deadline else None
 
 
-def as_leaving(snapshot: Snapshot, stops: Collection[Stop]) -> Snapshot:
-    """The snapshot as if those jobs were leaving already; other decisions take that into account."""
-    leaving = {stop.workload for stop in stops}
-    if not leaving:
-        return snapshot
-    jobs = (
-        replace(job, state=JobState.PAUSING, target=JobTarget.PAUSED) if job.id in leaving else job
-        for job in snapshot.jobs
-    )
-    return replace(snapshot, jobs=tuple(jobs))
+def as_pausing(jobs: Iterable[Job], stops: Iterable[Stop]) -> dict[str, Job]:
+    """The jobs of these stops, by id, as they are after the stops."""
+    gone = {stop.workload for stop in stops}
+    stopped = (job for job in jobs if job.id in gone) if gone else ()
+    return {job.id: replace(job, state=JobState.PAUSING, target=JobTarget.PAUSED) for job in stopped}
 
 
 def stay_reason(snapshot: Snapshot, workload: str) -> Reason | None:

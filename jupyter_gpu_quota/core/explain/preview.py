@@ -130,7 +130,7 @@ class _Comparison:
         runs = [job for job in snapshot.jobs if job.state in RUNS and not job.borrower]
         slices = [notebook for notebook in snapshot.notebooks if notebook.state in HOLDS_SLICE]
         self.jobs_use = self._use((job, job.held_milli) for job in runs)
-        self.fixed_use = self._use((job, job.held_milli) for job in runs if not job.preemptible)
+        self.non_preemptible_use = self._use((job, job.held_milli) for job in runs if not job.preemptible)
         self.notebooks_use = self._use((notebook, notebook.gpu_milli) for notebook in slices)
         self.over_quota = self._put_over_quota(_in_victim_order(runs, self.new, snapshot.now))
         self.device_lost = _with_moved_device(snapshot, moved)
@@ -183,7 +183,7 @@ class _Comparison:
         over = None
         if not job.preemptible:  # such a job drains where non-preemptible work alone is above the quota
             is_over = not job.borrower and not self.is_past_deadline  # what a past deadline leaves is within quota
-            over = self._over(job, self.fixed_use, Effect.DRAINS) if is_over else None
+            over = self._over(job, self.non_preemptible_use, Effect.DRAINS) if is_over else None
         elif not job.borrower and (owner := self.over_quota.get(job.id)) is not None:
             over = self._over_at(owner, job, self.jobs_use, Effect.OVER_QUOTA)
         return over or (Affected(work=job, effect=Effect.RUNS_ON) if anyway else None)
@@ -219,7 +219,9 @@ class _Comparison:
         if isinstance(work, Notebook) or work.preemptible or self.is_past_deadline:
             return None
         owners = self.new.owners(work)
-        is_above = any(self.fixed_use[owner] > self.new.quota_milli(owner, notebooks=False) for owner in owners)
+        is_above = any(
+            self.non_preemptible_use[owner] > self.new.quota_milli(owner, notebooks=False) for owner in owners
+        )
         return self.new.policy.drain_by_at if is_above else None
 
     def _over(self, work: Job | Notebook, use: Mapping[OwnerInPool, int], effect: Effect) -> Affected | None:

@@ -241,7 +241,7 @@ class Ledger:
         other._empty()
         return other
 
-    def carrying(self, firm: Column, borrowed: Column) -> Ledger:
+    def with_use(self, firm: Column, borrowed: Column) -> Ledger:
         """:meth:`emptied`, with these amounts on its devices."""
         other = self.emptied()
         other.firm, other.borrowed = firm.copy(), borrowed.copy()

@@ -103,7 +103,7 @@ def _free_without_preemptible(pool: PoolState) -> list[int]:
     ledger, preemptible_on = pool.ledger, pool.running_before.preemptible_on
     rows = zip(ledger.capacity, ledger.firm, ledger.borrowed, preemptible_on, strict=True)
     free = [whole - firm - borrowed + leaves for whole, firm, borrowed, leaves in rows]
-    for running in pool.started:
+    for running in pool.started.values():
         for piece in running.pieces if running.job.preemptible else ():
             free[piece.device] += piece.gpu_milli
     return free

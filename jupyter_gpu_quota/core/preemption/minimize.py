@@ -170,7 +170,7 @@ def _reserve_again(pool: PoolState, preemption: Preemption, reserved: Amounts) -
     """
     ledger, mark = pool.ledger, pool.ledger.mark()
     preemptor, give = preemption.preemptor, occupy if preemption.starts else reserve
-    preemptor.project.add(preemptor.request.size, preemptor.user, fixed=preemptor.fixed)
+    preemptor.project.add(preemptor.request.size, preemptor.user, preemptible=preemptor.preemptible)
     if not preemptor.project.may_be_restored(0, preemptor.user):
         return False
     after = room_after(ledger, preemption.preemptor.entitlement, can_borrow=preemption.borrowed)

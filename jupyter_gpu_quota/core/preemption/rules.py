@@ -44,11 +44,6 @@ class Preemptor(NamedTuple):
     def own_only(self) -> bool:
         return self.within is self.project
 
-    @property
-    def fixed(self) -> bool:
-        """Whether it counts as non-preemptible use of the training quota."""
-        return not self.preemptible
-
 
 def preemptor_of(
     project: QuotaState, queue: ClassQueue, entitlement: Entitlement, within: QuotaState | None, job: Job | None = None

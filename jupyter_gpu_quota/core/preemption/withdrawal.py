@@ -20,7 +20,7 @@ def set_aside(pool: PoolState, preemption: Preemption) -> None:
     """Release what a job has, and do not count it as use: what may be restored does not depend on it."""
     preemptor, give = preemption.preemptor, occupy if preemption.starts else reserve
     give(pool.ledger, preemption.pieces, borrowed=preemption.borrowed, sign=-1)
-    preemptor.project.remove(preemptor.request.size, preemptor.user, fixed=preemptor.fixed)
+    preemptor.project.remove(preemptor.request.size, preemptor.user, preemptible=preemptor.preemptible)
 
 
 def take_place(pool: PoolState, lost: Preemption, claims: list[Preemption], reserved: Amounts) -> Preemption:
@@ -53,7 +53,7 @@ def _take_room(pool: PoolState, lost: Preemption, last: Preemption, reserved: Am
     fits = may_start and Replacement(pool, [lost], reserved).succeeds()
     if not fits:
         pool.ledger.undo(mark)
-    preemptor.project.add(preemptor.request.size, preemptor.user, fixed=preemptor.fixed)
+    preemptor.project.add(preemptor.request.size, preemptor.user, preemptible=preemptor.preemptible)
     return fits
 
 
@@ -79,7 +79,7 @@ def restore(pool: PoolState, victims: Victims) -> None:
         if victim.reserved:
             if (queue := queue_of(pool, job := pool.waiting[victim.id])) is not None:
                 queue.pick(job)
-            victim.project.add(victim.size, victim.user, fixed=False)  # its fixed use was not subtracted
+            victim.project.add(victim.size, victim.user, preemptible=True)  # no non-preemptible use was subtracted
         elif victim.base is None:
             victim.project.undo_pause(victim.size, victim.user)
         else:

@@ -44,7 +44,7 @@ def _demand_of(department: QuotaState, children_milli: int) -> int:
     """The demand of a department: the sum of its projects, within its limit and its ceiling for each user."""
     if department.user_ceiling != NO_LIMIT:
         children_milli = min(children_milli, wanted_by_users(department))
-    return max(department.fixed_here, min(department.ceiling, children_milli))
+    return max(department.non_preemptible_on_devices, min(department.ceiling, children_milli))
 
 
 def _divide(pool: PoolState, rows: Sequence[QuotaState], wanted: Sequence[int], amount: int, firm: int) -> None:
@@ -56,7 +56,7 @@ def _divide(pool: PoolState, rows: Sequence[QuotaState], wanted: Sequence[int], 
             weight=one.weight,
             priority=one.priority,
             past_use_milli_s=one.past_use_milli_s,
-            fixed_milli=one.fixed_here,
+            non_preemptible_milli=one.non_preemptible_on_devices,
             above_minimum_milli=one.preemptible_use.above_minimum,
         )
         for one, wants in zip(rows, wanted, strict=True)

@@ -5,16 +5,15 @@ It is read from the snapshot at the start of a tick, changed while the plan is m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 from ..model import Amounts, Job, Notebook, Policy, Reservation
 from ..placement.ledger import Ledger, Models
 from ..placement.place import EmptyPool, Piece, Request
 from ..quota.checked_ranks import CheckedRanks, checked_ranks, pool_shape
 from .quota_state import ABOVE, NO_LIMIT, QuotaState, Running, Victim
-from .running_work import RunningWork
+from .running_jobs import RunningJobs
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -26,7 +25,7 @@ class PoolState:
     policy: Policy
     ledger: Ledger
     empty: EmptyPool
-    running_before: RunningWork
+    running_before: RunningJobs
     """The work that runs before this plan and continues; kept between decisions, so that a plan does not change it."""
     projects: dict[str, QuotaState]
     """The projects with amounts in the pool; :meth:`project` adds any other that has work there."""
@@ -83,7 +82,9 @@ class PoolState:
     stopped: set[str] = field(default_factory=set)
     """The keys of the work that this plan stops."""
     running: dict[str, Running] = field(init=False)
-    """That work in the order of its ends, and then the work that this plan starts, by its job."""
+    """The jobs of ``running_before`` in the order of their ends, then those that this plan starts, by their ids."""
+    started: dict[str, Running] = field(default_factory=dict)
+    """The jobs that this plan starts."""
     ranks_without_preemptible: dict[Request, int] = field(default_factory=dict)
     free_without_preemptible: list[int] | None = None
     has_protected: bool | None = None
@@ -92,11 +93,6 @@ class PoolState:
 
     def __post_init__(self) -> None:
         self.running = dict(self.running_before.jobs)
-
-    @property
-    def started(self) -> Iterator[Running]:
-        """The work that this plan starts."""
-        return islice(self.running.values(), len(self.running_before.jobs), None)
 
     @property
     def has_elastic(self) -> bool:
@@ -123,11 +119,12 @@ class PoolState:
         """Note work that this plan starts; its time limit begins now."""
         size = sum([piece.gpu_milli for piece in pieces])
         ends_at = job.ends_at(self.now)
-        self.running[job.id] = Running.of(job, pieces, size, ends_at, borrower=borrowed)
+        self.running[job.id] = self.started[job.id] = Running.of(job, pieces, size, ends_at, borrower=borrowed)
 
     def remove_started(self, workload: str) -> None:
         """Forget work that this plan does not start any more."""
         self.running.pop(workload, None)
+        self.started.pop(workload, None)
 
     def release_references(self) -> None:
         """Break reference cycles: collecting them would cost a fifth of a decide."""
@@ -168,17 +165,17 @@ def could_start_alone(pool: PoolState, project: QuotaState, request: Request, *,
 
 
 def wanted_by_project(project: QuotaState) -> int:
-    """The demand of a project: running, returning and waiting work, within its limit; fixed work within the quota only.
+    """The demand of a project: running, returning and waiting work, within its limit.
 
-    Running fixed work counts even if the quota was lowered below it.
+    Non-preemptible work counts within the quota; what runs of it, even if the quota was lowered below it.
     Rule R17.
     """
-    quota = max(project.quota, project.fixed_use)
-    wanted = project.wanted - project.wanted_fixed + min(project.wanted_fixed, quota)
+    quota = max(project.quota, project.non_preemptible_use)
+    wanted = project.wanted - project.wanted_non_preemptible + min(project.wanted_non_preemptible, quota)
     if project.wanted_by:
-        preemptible = wanted_by_users(project, without=project.wanted_fixed_by)
+        preemptible = wanted_by_users(project, without=project.wanted_non_preemptible_by)
         wanted = min(wanted, wanted_by_users(project), preemptible + quota)
-    return max(project.fixed_here, min(project.ceiling, wanted))
+    return max(project.non_preemptible_on_devices, min(project.ceiling, wanted))
 
 
 def wanted_by_users(level: QuotaState, *, without: Mapping[str, int] | None = None) -> int:

@@ -139,12 +139,12 @@ class QuotaState:
     fair: int = 0
     use: int = 0
     leaving: int = 0
-    fixed_use: int = 0
-    fixed_here: int = 0
+    non_preemptible_use: int = 0
+    non_preemptible_on_devices: int = 0
     """Non-preemptible running work on schedulable devices: not available to other projects before it ends."""
     booked: int = 0
     wanted: int = 0
-    wanted_fixed: int = 0
+    wanted_non_preemptible: int = 0
     by_user: dict[str, int] = field(default_factory=dict)
     use_before_plan: int = 0
     leaving_by: dict[str, int] = field(default_factory=dict)
@@ -164,7 +164,7 @@ class QuotaState:
     booked_by: dict[str, int] = field(default_factory=dict)
     wanted_by: dict[str, int] = field(default_factory=dict)
     """The demand of each user; counted only with a ceiling for each user."""
-    wanted_fixed_by: dict[str, int] = field(default_factory=dict)
+    wanted_non_preemptible_by: dict[str, int] = field(default_factory=dict)
     """The non-preemptible part of that."""
     returning: list[int] = field(default_factory=list)
     running: list[Running] = field(default_factory=list)
@@ -264,9 +264,9 @@ class QuotaState:
         if self.user_ceiling != NO_LIMIT:
             self.by_user_before_plan = dict(self.by_user)
 
-    def fixed_fits(self, size: int) -> bool:
+    def fits_non_preemptible(self, size: int) -> bool:
         """Whether ``size`` more non-preemptible work stays within the training quota at every level. Rule R8."""
-        return all(level.fixed_use + size <= level.quota for level in self.levels)
+        return all(level.non_preemptible_use + size <= level.quota for level in self.levels)
 
     def ceiling_test(self, size: int) -> Callable[[str], bool] | None:
         """A test whether a user may use ``size`` more under the ceiling for each user; None without a ceiling."""
@@ -283,16 +283,16 @@ class QuotaState:
         """What a user's jobs have, those that are stopping included."""
         return self.by_user.get(user, 0) + self.leaving_by.get(user, 0)
 
-    def add_demand(self, size: int, user: str, *, fixed: bool) -> None:
+    def add_demand(self, size: int, user: str, *, preemptible: bool) -> None:
         """Count running, returning or waiting work that could start."""
         self.wanted += size
-        if fixed:
-            self.wanted_fixed += size
+        if not preemptible:
+            self.wanted_non_preemptible += size
         if self.has_user_ceiling:
             for level in self.levels:
                 level.wanted_by[user] = level.wanted_by.get(user, 0) + size
-                if fixed:
-                    level.wanted_fixed_by[user] = level.wanted_fixed_by.get(user, 0) + size
+                if not preemptible:
+                    level.wanted_non_preemptible_by[user] = level.wanted_non_preemptible_by.get(user, 0) + size
 
     def book(self, notebook: Notebook) -> None:
         for level in self.levels:
@@ -300,21 +300,21 @@ class QuotaState:
             level.booked += notebook.gpu_milli
             level._set_ceiling()
 
-    def add(self, size: int, user: str, *, fixed: bool) -> None:
-        """Count work that starts or gets a reservation. ``fixed``: not preemptible."""
+    def add(self, size: int, user: str, *, preemptible: bool) -> None:
+        """Count work that starts or gets a reservation."""
         for level in self.levels:
             level.by_user[user] = level.by_user.get(user, 0) + size
             level.use += size
-            if fixed:
-                level.fixed_use += size
+            if not preemptible:
+                level.non_preemptible_use += size
 
-    def remove(self, size: int, user: str, *, fixed: bool = False) -> None:
-        """Subtract work that loses its reservation. ``fixed``: it was not preemptible."""
+    def remove(self, size: int, user: str, *, preemptible: bool = True) -> None:
+        """Subtract work that loses its reservation."""
         for level in self.levels:
             level.by_user[user] -= size
             level.use -= size
-            if fixed:
-                level.fixed_use -= size
+            if not preemptible:
+                level.non_preemptible_use -= size
 
     def pause(self, size: int, user: str) -> None:
         """Subtract a job that is paused and returns to the queue."""
@@ -333,7 +333,7 @@ class QuotaState:
             level.leaving_by[user] = level.leaving_by.get(user, 0) + size
 
     def undo_shrink(self, size: int, user: str) -> None:
-        self.add(size, user, fixed=False)
+        self.add(size, user, preemptible=True)
         self.add_leaving(-size, user)
 
     def undo_pause(self, size: int, user: str) -> None:
@@ -342,9 +342,10 @@ class QuotaState:
 
 
 class Running(NamedTuple):
-    """Work that runs, or that starts, in the order of its end. ``ends_at``: the latest, by its time limit.
+    """A job that runs, or that starts. ``ends_at``: the latest, by its time limit; ``size``: in milli-GPU.
 
-    ``size``: in milli-GPU.
+    Rows are ordered by their fields: by their ends first, then by their devices. An id occurs once in what is sorted:
+    jobs cannot be compared.
     """
 
     ends_at: int

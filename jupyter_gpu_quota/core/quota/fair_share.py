@@ -14,7 +14,7 @@ from typing import NamedTuple
 class Claim(NamedTuple):
     """The quota and demand of one owner. ``wanted_milli``: running and queued work, within the limit.
 
-    ``fixed_milli``: running work that may not be preempted; not available to other projects before it ends.
+    ``non_preemptible_milli``: running work that may not be preempted; not available to other projects before it ends.
     ``above_minimum_milli``: what elastic jobs run with above their minimum, which is not wanted.
     """
 
@@ -24,13 +24,13 @@ class Claim(NamedTuple):
     weight: int = 1
     priority: int = 50
     past_use_milli_s: int = 0
-    fixed_milli: int = 0
+    non_preemptible_milli: int = 0
     above_minimum_milli: int = 0
 
     @property
     def above_quota_milli(self) -> int:
         """Non-preemptible work above the quota, after the quota was lowered. Rule R66."""
-        return max(0, self.fixed_milli - self.quota_milli)
+        return max(0, self.non_preemptible_milli - self.quota_milli)
 
 
 class Share(NamedTuple):
@@ -199,7 +199,7 @@ def _reduced(rows: Sequence[Claim], amount: int) -> dict[str, int]:
     Rule R5.
     """
     ceilings = {row.name: min(row.quota_milli, row.wanted_milli) for row in rows}
-    floors = {row.name: min(ceilings[row.name], row.fixed_milli) for row in rows}
+    floors = {row.name: min(ceilings[row.name], row.non_preemptible_milli) for row in rows}
     given = dict(floors)
     for level in _by_priority([row for row in rows if ceilings[row.name]]):
         names = {row.name for row in level}
@@ -260,7 +260,7 @@ def _check(rows: Sequence[Claim], amount_milli: int) -> None:
     if amount_milli < 0:
         raise ValueError(f"{amount_milli} milli-GPU cannot be divided; the amount must be 0 or more")
     for row in rows:
-        if min(row.quota_milli, row.wanted_milli, row.weight, row.fixed_milli) < 0:
+        if min(row.quota_milli, row.wanted_milli, row.weight, row.non_preemptible_milli) < 0:
             raise ValueError(f"{row.name} has an amount or weight below 0: {row}")
     if len({row.name for row in rows}) < len(rows):
         raise ValueError("a name occurs twice among the claims")

@@ -81,7 +81,7 @@ class Claims:
     def return_to_queue(self, preemption: Preemption) -> None:
         """Queue a job again that has lost the devices that others are leaving."""
         preemptor, job = preemption.preemptor, self.pool.waiting[preemption.preemptor.id]
-        preemptor.project.remove(preemptor.request.size, preemptor.user, fixed=preemptor.fixed)
+        preemptor.project.remove(preemptor.request.size, preemptor.user, preemptible=preemptor.preemptible)
         if (queue := queue_of(self.pool, job)) is not None:
             queue.put_back(job)
         self._reorder_user(preemptor.project, preemptor.user)

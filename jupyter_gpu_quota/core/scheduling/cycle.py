@@ -104,7 +104,7 @@ class SchedulingCycle:
             fit = place(self.ledger, request_of(job, job.ranks))
             pieces, borrowed = (fit.pieces, False) if isinstance(fit, Fit) else ((), False)
             self.started_elsewhere |= bool(pieces)
-        may_start = victim.preemptible or project.fixed_fits(0)
+        may_start = victim.preemptible or project.fits_non_preemptible(0)
         if not pieces or not may_start or self._waits_for_limit(victim):
             self.ledger.undo(mark)
             if not is_whole and job.id not in self.kept and self._claim_again(victim, job):
@@ -147,11 +147,11 @@ class SchedulingCycle:
             return False
         reserve(self.ledger, victim.pieces, borrowed=victim.borrower, sign=-1)
         reserved, self.pool.reserved = self.pool.reserved, [one for one in self.pool.reserved if one is not victim]
-        project.remove(victim.size, victim.user, fixed=not victim.preemptible)
+        project.remove(victim.size, victim.user, preemptible=victim.preemptible)
         if self.jobs.claim_again(project, queue, job):
             self.builder.drop(job.id, ReservedDeviceLost())  # unless the claim stays in the plan, or the job starts
             return True
-        project.add(victim.size, victim.user, fixed=not victim.preemptible)
+        project.add(victim.size, victim.user, preemptible=victim.preemptible)
         self.pool.reserved = reserved
         self.ledger.undo(mark)
         self.kept.add(job.id)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from ..eviction.deadline import past_deadline
-from ..eviction.unavailable_devices import as_leaving, awaited, evictions
+from ..eviction.unavailable_devices import as_pausing, awaited, evictions
 from ..frozen import with_changes
 from ..lifecycle import RUNS
 from ..model import MS_PER_S, Job, JobTarget, NotebookState, Placement, Policy, Snapshot
@@ -128,14 +128,13 @@ def _decide(
     stopping = {stop.workload for stop in stops}
     evicted += evictions(holding, policy, stopping)
     evicted += past_deadline(holding, policy, {stop.workload for stop in (*stops, *evicted)})
-    gone = {stop.workload for stop in evicted}
-    leaving = {job.id: job for job in as_leaving(holding, evicted).jobs if job.id in gone} if gone else {}
+    pausing = as_pausing(holding.jobs, evicted)
     builders, errors = dict[PoolSnapshot, PlanBuilder](), dict[str, Exception]()
     of_pools = list[list[Action]]()
     for pool in pools:
         try:
             builder = SchedulingCycle(
-                read_pool(pool, read.index, snapshot, policy, stopping, leaving), early_stop
+                read_pool(pool, read.index, snapshot, policy, stopping, pausing), early_stop
             ).run()
             of_pools.append(builder.actions())
             builders[pool] = builder

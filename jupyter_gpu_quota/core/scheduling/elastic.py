@@ -88,7 +88,7 @@ def _more(pool: PoolState, job: Job, pieces: Iterable[Piece], *, within_guarante
         rank = max(ranks) + 1
         found = [piece._replace(rank=rank) for piece in fit.pieces]
         occupy(pool.ledger, found, borrowed=False)
-        project.add(job.gpu_milli, job.user, fixed=not job.preemptible)
+        project.add(job.gpu_milli, job.user, preemptible=job.preemptible)
         ranks.add(rank)
         more += found
     return more
@@ -117,7 +117,7 @@ def _more_from_others(pool: PoolState, builder: PlanBuilder, job: Job, pieces: S
             break
         if not found.victims:  # it would wait for devices that other work leaves
             pool.ledger.undo(mark)
-            project.remove(job.gpu_milli, job.user, fixed=not job.preemptible)
+            project.remove(job.gpu_milli, job.user, preemptible=job.preemptible)
             break
         builder.shrink(found)
         rank = max(ranks) + 1
@@ -128,5 +128,5 @@ def _more_from_others(pool: PoolState, builder: PlanBuilder, job: Job, pieces: S
 
 def _may_use_more(project: QuotaState, job: Job) -> bool:
     fits_user = project.ceiling_test(job.gpu_milli)
-    fixed = job.preemptible or project.fixed_fits(job.gpu_milli)
-    return fixed and not project.at_limit(job.gpu_milli) and (fits_user is None or fits_user(job.user))
+    fits_quota = job.preemptible or project.fits_non_preemptible(job.gpu_milli)
+    return fits_quota and not project.at_limit(job.gpu_milli) and (fits_user is None or fits_user(job.user))

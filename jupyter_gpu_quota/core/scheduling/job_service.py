@@ -221,7 +221,7 @@ class JobService:
                 if borrows:
                     borrowed, reason = True, reasons.borrows_reserved(project, queue.size)
                 occupy(self.ledger, fit.pieces, borrowed=borrowed)
-                project.add(queue.size, job.user, fixed=not job.preemptible)
+                project.add(queue.size, job.user, preemptible=job.preemptible)
                 self.builder.start(job, fit.pieces, borrowed=borrowed, reason=reason)
                 self.pool.add_started(job, fit.pieces, borrowed=borrowed)
                 if self.builder.count_of_claims and not self.backfill.is_lifted:

@@ -26,7 +26,7 @@ from ..queue.job_class import class_of, is_exhausted, queue_of
 from ..queue.job_queue import ClassQueue, JobClass, WaitingJobs
 from ..queue.pool_state import PoolState, could_start_alone
 from ..queue.quota_state import NO_LIMIT, QuotaState
-from ..queue.running_work import Alike, RunningWork
+from ..queue.running_jobs import RunningJobs, UseGroup
 from ..quota.in_force import in_force
 from .cache.snapshot_index import ClassKey, PoolSnapshot, SnapshotIndex, class_key
 
@@ -45,23 +45,23 @@ def read_pool(
     snapshot: Snapshot,
     policy: Policy,
     stopping: Collection[str] = (),
-    changed: Mapping[str, Job] | None = None,
+    evicted: Mapping[str, Job] | None = None,
 ) -> PoolState:
     """The state of one pool under the amounts of ``policy``.
 
-    ``stopping``: jobs that this plan stops for good; ``changed``: jobs that replace those of the snapshot.
+    ``stopping``: jobs that this plan stops for good; ``evicted``: jobs that it evicts, by id, as they are then.
     """
     departments = {one.name: _quota_state(one, part.name) for one in policy.departments}
     part.set_demand(snapshot.demand)
     backfill = [one for one in part.reservations if one.starts_at is not None]
-    out = {name: part.busy[name] for name in stopping if name in part.busy}
-    out |= {name: job for name, job in (changed or {}).items() if name in part.busy}
-    work = part.running_work(snapshot.now, without=out)
+    stopped = {name: part.busy[name] for name in sorted(stopping) if name in part.busy}
+    stopped |= {name: job for name, job in (evicted or {}).items() if name in part.busy}
+    running = part.read_running_jobs(snapshot.now, without=stopped)
     pool = PoolState(
         name=part.name,
         now=snapshot.now,
         policy=policy,
-        ledger=part.bare.carrying(work.firm, work.borrowed),
+        ledger=part.bare.with_use(running.firm, running.borrowed),
         empty=part.empty,
         checked=part.checked,
         projects={
@@ -76,13 +76,13 @@ def read_pool(
         quarantined=_quarantined(part, snapshot.nodes) if part.reservations else frozenset(),
         waiting=part.waiting,
         work_on=part.work_on,
-        running_before=work,
+        running_before=running,
     )
     _read_past_use(pool, snapshot)
     _read_notebooks(pool, part)
     _read_other_allocations(pool, part, index)
-    _read_running(pool, work)
-    for name, job in (part.ending | out).items():
+    _read_running(pool, running)
+    for name, job in (part.not_running | stopped).items():
         _read_ending(pool, job, part.pieces(name), stops=name in stopping)
     _read_waiting(pool, part)
     pool.borrowers.sort(key=lambda victim: victim.order)
@@ -171,29 +171,29 @@ def _read_other_allocations(pool: PoolState, part: PoolSnapshot, index: Snapshot
             pool.placed_slices.add(one.workload)
 
 
-def _read_running(pool: PoolState, work: RunningWork) -> None:
-    """Count what running jobs use and want; those that are alike together. Their devices are in the ledger."""
-    for node, used in work.on_nodes.items():
+def _read_running(pool: PoolState, running: RunningJobs) -> None:
+    """Count what running jobs use and want, group by group. Their devices are in the ledger."""
+    for node, used in running.on_nodes.items():
         pool.ledger.node_resources.add(node, used=used)
-    for alike in work.alike.values():
-        _count_use(pool.project(alike.job.project), alike)
-    for name, rows in work.preemptible.items():
+    for group in running.use_groups.values():
+        _count_use(pool.project(group.job.project), group)
+    for name, rows in running.preemptible.items():
         pool.project(name).running = list(rows.values())
-    for running in work.borrowers.values():
-        pool.borrowers.append(victim_of(pool.policy, pool.now, pool.project(running.project), running))
+    for one in running.borrowers.values():
+        pool.borrowers.append(victim_of(pool.policy, pool.now, pool.project(one.project), one))
 
 
-def _count_use(project: QuotaState, alike: Alike) -> None:
-    """Count what jobs that are alike use and want."""
-    job, size, fixed = alike.job, alike.size, not alike.job.preemptible
-    wanted = size if fixed else job.gpu_milli * job.least_ranks  # fixed work does not shrink
-    project.add(size * alike.count, job.user, fixed=fixed)
-    project.add_demand(wanted * alike.count, job.user, fixed=fixed)
+def _count_use(project: QuotaState, group: UseGroup) -> None:
+    """Count what the jobs of a group use and want."""
+    job, size, preemptible = group.job, group.size, group.job.preemptible
+    wanted = job.gpu_milli * job.least_ranks if preemptible else size  # non-preemptible work does not shrink
+    project.add(size * group.count, job.user, preemptible=preemptible)
+    project.add_demand(wanted * group.count, job.user, preemptible=preemptible)
     for level in project.levels:
-        level.fixed_here += alike.on_devices
-    if not fixed and not job.borrower:
+        level.non_preemptible_on_devices += group.non_preemptible_on_devices
+    if preemptible and not job.borrower:
         is_elastic = job.min_ranks is not None
-        project.preemptible_use.add(size, alike.count, job.priority, is_elastic=is_elastic, least=wanted)
+        project.preemptible_use.add(size, group.count, job.priority, is_elastic=is_elastic, least=wanted)
 
 
 def _add_leaving(ledger: Ledger, job: Job, pieces: tuple[Piece, ...]) -> None:
@@ -218,11 +218,11 @@ def _read_leaving(pool: PoolState, job: Job, pieces: tuple[Piece, ...]) -> None:
     size, project = job.held_milli, pool.project(job.project)
     project.add_leaving(size, job.user)
     for level in project.levels:
-        level.fixed_use += 0 if job.preemptible else size
+        level.non_preemptible_use += 0 if job.preemptible else size
     _add_leaving(pool.ledger, job, pieces)
     if job.state is JobState.PAUSING and job.target in (JobTarget.PAUSED, JobTarget.RUNNING):
         least = job.gpu_milli * job.least_ranks
-        project.add_demand(least, job.user, fixed=not job.preemptible)
+        project.add_demand(least, job.user, preemptible=job.preemptible)
         project.returning.append(least)
         pool.returning[job.id] = job
 
@@ -268,7 +268,7 @@ def _queue_class(
     )
     counts = queue.counts() if fits_user else {"": queue.count}  # what each user wants is counted for ceilings only
     for user, count in counts.items():
-        project.add_demand(queue.size * count, user, fixed=not preemptible)
+        project.add_demand(queue.size * count, user, preemptible=preemptible)
 
 
 def enqueue(pool: PoolState, job: Job) -> None:
@@ -279,4 +279,4 @@ def enqueue(pool: PoolState, job: Job) -> None:
         return
     queue.put_back(job)
     queue.blocked = None
-    pool.project(job.project).add_demand(queue.size, job.user, fixed=not job.preemptible)
+    pool.project(job.project).add_demand(queue.size, job.user, preemptible=job.preemptible)

@@ -385,7 +385,7 @@ def unstartable(pool: PoolState, job: Job) -> Reason:
     if request.size > lowest.user_ceiling:
         return _user_ceiling(lowest, job.user, request.size, None, lowest.user_ceiling)
     if could_start_alone(pool, project, request, preemptible=True):
-        return above_training_quota(project, request.size, project.fixed_use)
+        return above_training_quota(project, request.size, project.non_preemptible_use)
     return NeverFits(
         project=job.project,
         pool=pool.name,
@@ -404,8 +404,8 @@ def why_forbidden(
 
     Rule R54.
     """
-    if not queue.job_class.preemptible and not project.fixed_fits(queue.size):
-        return partial(above_training_quota, project, queue.size, project.fixed_use)
+    if not queue.job_class.preemptible and not project.fits_non_preemptible(queue.size):
+        return partial(above_training_quota, project, queue.size, project.non_preemptible_use)
     if queue.job_class.exhausted and entitlement is not Entitlement.GUARANTEE:
         return partial(pauses_used_up, project, queue.size, project.use, pool.policy)
     return None

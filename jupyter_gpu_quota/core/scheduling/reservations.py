@@ -91,7 +91,7 @@ class _ReservationReader:
         project, size = self.pool.project(job.project), _size(reservation)
         reserve(self.ledger, pieces, borrowed=False)
         self.pool.restarting.append((job, pieces, size))
-        project.add(size, job.user, fixed=not job.preemptible)
+        project.add(size, job.user, preemptible=job.preemptible)
         project.returning.remove(job.gpu_milli * job.least_ranks)
         project.add_leaving(-min(job.held_milli, size), job.user)
 
@@ -100,14 +100,14 @@ class _ReservationReader:
         job = self.pool.waiting[workload]
         project = self.pool.project(job.project)
         size = _size(reservation)
-        over = not job.preemptible and not project.fixed_fits(size)
+        over = not job.preemptible and not project.fits_non_preemptible(size)
         if not project.known or over or project.over_limit(size) or not project.fits_user_later(size, job.user):
             self.builder.drop(workload, ClaimEnded())
             self._queue_again(workload)
             return
         reserve(self.ledger, pieces, borrowed=False)
-        project.add(size, job.user, fixed=not job.preemptible)
-        project.add_demand(job.gpu_milli * job.least_ranks, job.user, fixed=not job.preemptible)
+        project.add(size, job.user, preemptible=job.preemptible)
+        project.add_demand(job.gpu_milli * job.least_ranks, job.user, preemptible=job.preemptible)
         self.pool.reserved.append(
             Victim(
                 id=job.id,

@@ -46,7 +46,7 @@ _RUNNING = JobState.RUNNING
 
 
 def _of_jobs(jobs: Iterable[Job], policy: Policy, now: int) -> list[int]:
-    """The instants of jobs; of the ends of time limits and of minimum run times the first one after ``now``."""
+    """The instants at which these jobs need a decision; of the ends of limits and of minimum run times the next one."""
     found, first = list[int](), None
     min_runtime_ms, per_ms = policy.preemption.min_runtime_s * MS_PER_S, policy.preemption.per_s * MS_PER_S
     for job in jobs:

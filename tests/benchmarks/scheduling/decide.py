@@ -25,7 +25,7 @@ from jupyter_gpu_quota.core.model import (
     JobState,
     Node,
     Policy,
-    Preemption,
+    PreemptionPolicy,
     Project,
     Snapshot,
 )
@@ -64,7 +64,7 @@ def policy(nodes: int, *, quota_milli: int | None = None) -> Policy:
     each = nodes * EACH * 1000 * 7 // 10 // PROJECTS // 1000 * 1000 if quota_milli is None else quota_milli
     amounts = Amounts(training_milli=each, notebook_milli=nodes * EACH * 1000 // 20 // PROJECTS, weight=1)
     projects = tuple(Project(name=f"project-{at:02d}", amounts={"train": amounts}) for at in range(PROJECTS))
-    return Policy(revision=1, pools=("train",), projects=projects, preemption=Preemption(min_runtime_s=0))
+    return Policy(revision=1, pools=("train",), projects=projects, preemption=PreemptionPolicy(min_runtime_s=0))
 
 
 def devices(nodes: int) -> tuple[tuple[Node, ...], tuple[Device, ...]]:

@@ -25,7 +25,7 @@ from jupyter_gpu_quota.backends.simulated.jobs import Behaviour, SimulatedJobs
 from jupyter_gpu_quota.controllers.leadership.lease import Leadership
 from jupyter_gpu_quota.controllers.main import MAX_SCHEDULING_BACKOFF_MS, now_ms, reduce_garbage_collection
 from jupyter_gpu_quota.controllers.scheduling import SchedulingController
-from jupyter_gpu_quota.core.model import Preemption
+from jupyter_gpu_quota.core.model import PreemptionPolicy
 from jupyter_gpu_quota.simulate.replay import NoSampler, apply_quota, machines, submission
 from jupyter_gpu_quota.simulate.tracefile import JobWork, Trace
 from jupyter_gpu_quota.store import wakeup
@@ -164,7 +164,7 @@ def _submitter(folder: Path, name: str, part: float) -> subprocess.Popen[str]:
 
 def figures(name: str, part: float = 1.0) -> list[Figure]:
     """One experiment, in real time: with the product's default bound on pauses, and without one."""
-    shipped = Preemption().max_pauses
+    shipped = PreemptionPolicy().max_pauses
     return [
         *_figures(name, part, None, f"at most {shipped} pauses a job, the default"),
         *_figures(name, part, WITHOUT_BOUND, "pauses without a bound, as in the published experiment"),

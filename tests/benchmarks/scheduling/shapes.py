@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from jupyter_gpu_quota.controllers.main import reduce_garbage_collection
-from jupyter_gpu_quota.core.model import Amounts, Department, Job, Policy, Preemption, Project, Snapshot
+from jupyter_gpu_quota.core.model import Amounts, Department, Job, Policy, PreemptionPolicy, Project, Snapshot
 from jupyter_gpu_quota.core.plan import Pause, Reserve, Start
 from jupyter_gpu_quota.core.scheduling.decide import decide
 from tests.benchmarks.scheduling.decide import EACH, NOW, devices, running
 
-GENTLE = Preemption(min_runtime_s=0)
+GENTLE = PreemptionPolicy(min_runtime_s=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -289,7 +289,7 @@ HERE = Path(__file__).parent
         # R43
         pytest.param(
             "victim_of_a_fixed_job_beside_fixed_work_above_quota",
-            id="a job above its fair share pauses enough work of its project beside fixed work above a quota",
+            id="a job above its fair share pauses enough work of its project beside non-preemptible work above a quota",
         ),
         # R5
         pytest.param(

@@ -28,19 +28,19 @@ MUTANTS = (
         edit("queue/quota_state.py:QuotaState.at_limit", "level.limit != NO_LIMIT", "level is self"),
     ),
     mutant(
-        "a department's quota is ignored for fixed work",
+        "a department's quota is ignored for non-preemptible work",
         edit(
-            "queue/quota_state.py:QuotaState.fixed_fits",
-            "all((level.fixed_use + size <= level.quota for level in self.levels))",
-            "self.fixed_use + size <= self.quota",
+            "queue/quota_state.py:QuotaState.fits_non_preemptible",
+            "all((level.non_preemptible_use + size <= level.quota for level in self.levels))",
+            "self.non_preemptible_use + size <= self.quota",
         ),
     ),
     mutant(
         "exactly at the training quota is refused",
         edit(
-            "queue/quota_state.py:QuotaState.fixed_fits",
-            "level.fixed_use + size <= level.quota",
-            "level.fixed_use + size < level.quota",
+            "queue/quota_state.py:QuotaState.fits_non_preemptible",
+            "level.non_preemptible_use + size <= level.quota",
+            "level.non_preemptible_use + size < level.quota",
         ),
     ),
     mutant(
@@ -173,7 +173,7 @@ MUTANTS = (
         edit("queue/quota_state.py:QuotaState.user_total", "self.leaving_by.get(user, 0)", "0"),
     ),
     mutant(
-        "fixed work starts on the tightest device",
+        "non-preemptible work starts on the tightest device",
         edit(
             "scheduling/job_service.py:JobService._start_free", "self._beside_whole_nodes(queue.job_class, fit)", "fit"
         ),
@@ -296,11 +296,13 @@ MUTANTS = (
     ),
     mutant(
         "draining work is divided",
-        edit("quota/fair_share.py:Claim.above_quota_milli", "max(0, self.fixed_milli - self.quota_milli)", "0"),
+        edit(
+            "quota/fair_share.py:Claim.above_quota_milli", "max(0, self.non_preemptible_milli - self.quota_milli)", "0"
+        ),
     ),
     mutant(
         "reduced guarantees count on non-preemptible work",
-        edit("quota/fair_share.py:_reduced", "min(ceilings[row.name], row.fixed_milli)", "0"),
+        edit("quota/fair_share.py:_reduced", "min(ceilings[row.name], row.non_preemptible_milli)", "0"),
     ),
     mutant(
         "what an owner gets below its floor costs the others",
@@ -417,10 +419,10 @@ MUTANTS = (
         ),
     ),
     mutant(
-        "fixed work is wanted with its minimum",
+        "non-preemptible work is wanted with its minimum",
         edit(
             "scheduling/read_pool.py:_count_use",
-            "size if fixed else job.gpu_milli * job.least_ranks",
+            "job.gpu_milli * job.least_ranks if preemptible else size",
             "job.gpu_milli * job.least_ranks",
         ),
     ),

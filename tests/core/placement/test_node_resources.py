@@ -19,7 +19,7 @@ from jupyter_gpu_quota.core.model import (
     JobTarget,
     Node,
     Policy,
-    Preemption,
+    PreemptionPolicy,
     Project,
     Snapshot,
 )
@@ -262,7 +262,7 @@ POLICY = Policy(
         Project(name="ann", amounts={"t": Amounts(training_milli=2000)}),
         Project(name="bob", amounts={"t": Amounts(training_milli=1000)}),
     ),
-    preemption=Preemption(min_runtime_s=0),
+    preemption=PreemptionPolicy(min_runtime_s=0),
 )
 
 

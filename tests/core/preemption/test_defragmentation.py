@@ -6,7 +6,7 @@ import dataclasses as dc
 
 import pytest
 
-from jupyter_gpu_quota.core.model import JobState, JobTarget, Placement, Preemption, Reservation
+from jupyter_gpu_quota.core.model import JobState, JobTarget, Placement, PreemptionPolicy, Reservation
 from jupyter_gpu_quota.core.plan import Pause, Plan, Reserve
 from tests.core.accounting import Books
 from tests.core.world import GENTLE, World, world
@@ -170,7 +170,7 @@ def test_a_job_that_is_moved_counts_as_its_projects_use_while_it_leaves() -> Non
 
 def beside_a_sibling(*, preemptible: bool) -> World:
     """A claim of a full department, whose room is half a sibling's above its quota, and half another's within it."""
-    made = World(preemption=Preemption(min_runtime_s=2, grace_s=3, lent_grace_s=1))
+    made = World(preemption=PreemptionPolicy(min_runtime_s=2, grace_s=3, lent_grace_s=1))
     made.pool("t", 1, 6)
     made.department("full", "t", training_milli=2000, notebook_milli=1750, limit_milli=3750)
     made.department("other", "t", priority=60, training_milli=2000)

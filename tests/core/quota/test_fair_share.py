@@ -31,7 +31,7 @@ def claim(text: str) -> Claim:
         wanted_milli=int(wanted[1]) if wanted else 10**9,
         weight=int(found.get("w", "1")),
         priority=int(found.get("p", "50")),
-        fixed_milli=int(found.get("f", "0")),
+        non_preemptible_milli=int(found.get("f", "0")),
         above_minimum_milli=int(found.get("e", "0")),
     )
 
@@ -238,9 +238,9 @@ CLAIMS = st.lists(
         wanted_milli=st.integers(0, 9000),
         weight=st.integers(0, 5),
         priority=st.sampled_from([40, 50, 60]),
-        fixed_milli=st.sampled_from([0, 0, 0, 500, 1000, 3000]),
+        non_preemptible_milli=st.sampled_from([0, 0, 0, 500, 1000, 3000]),
         past_use_milli_s=st.sampled_from([0, 0, 1000]) | st.integers(0, 10**9),
-    ).map(lambda row: row._replace(wanted_milli=max(row.wanted_milli, row.fixed_milli))),
+    ).map(lambda row: row._replace(wanted_milli=max(row.wanted_milli, row.non_preemptible_milli))),
     unique_by=lambda row: row.name,
     max_size=8,
 )
@@ -251,12 +251,12 @@ ROOMY = st.integers(0, 20_000)
 @settings(max_examples=300, deadline=None)
 @given(CLAIMS, ROOMY, st.randoms(use_true_random=False))
 def test_p4_the_division_keeps_its_promises(claims: list[Claim], amount: int, rng) -> None:  # type: ignore[no-untyped-def]
-    amount += sum(row.fixed_milli for row in claims)
+    amount += sum(row.non_preemptible_milli for row in claims)
     shares = divide(claims, amount)
     given_milli = {name: share.fair_milli for name, share in shares.items()}
     assert sum(given_milli.values()) == min(amount, sum(row.wanted_milli for row in claims))
-    assert all(given_milli[row.name] >= row.fixed_milli for row in claims)
-    if sum(max(row.fixed_milli, min(row.quota_milli, row.wanted_milli)) for row in claims) <= amount:
+    assert all(given_milli[row.name] >= row.non_preemptible_milli for row in claims)
+    if sum(max(row.non_preemptible_milli, min(row.quota_milli, row.wanted_milli)) for row in claims) <= amount:
         assert all(given_milli[row.name] >= min(row.quota_milli, row.wanted_milli) for row in claims)
     assert all(given_milli[row.name] <= row.wanted_milli for row in claims)
     assert divide(rng.sample(claims, len(claims)), amount) == shares, "the order of the input changed it"
@@ -294,6 +294,6 @@ def check_by_slow_division(
         Fraction(firm),
         past={row.name: row.past_use_milli_s for row in claims},
         k=Fraction(history_milli, 1000),
-        fixed={row.name: row.fixed_milli for row in claims},
+        non_preemptible={row.name: row.non_preemptible_milli for row in claims},
     )
     assert all(abs(share.fair_milli - exact[name]) <= most for name, share in shares.items())

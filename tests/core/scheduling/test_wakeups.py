@@ -23,15 +23,15 @@ PAUSED_BEFORE = dc.replace(LONG, id="paused", paused_at=(5_000, 8_000))
 @pytest.mark.parametrize(
     ("jobs", "now", "expected"),
     [
-        ((SHORT, LONG), 20_000, 40_000),
-        ((LONG, SHORT), 20_000, 40_000),
-        ((LONG, SHORT), 40_000, 50_000),
-        ((LONG, SHORT), 50_000, 70_000),
-        ((LONG, SHORT), 70_000, 620_000),
-        ((LONG, SHORT), 620_000, None),
-        ((STARTING,), 20_000, None),
-        ((PAUSED_BEFORE,), 620_000, 3_605_000),
-        ((PAUSED_BEFORE,), 3_605_000, 3_608_000),
+        pytest.param((SHORT, LONG), 20_000, 40_000, id="the minimum run time of the first job ends"),
+        pytest.param((LONG, SHORT), 20_000, 40_000, id="the order of the jobs does not matter"),
+        pytest.param((LONG, SHORT), 40_000, 50_000, id="the minimum run time of the second job ends"),
+        pytest.param((LONG, SHORT), 50_000, 70_000, id="the first job reaches its time limit"),
+        pytest.param((LONG, SHORT), 70_000, 620_000, id="the second job reaches its time limit"),
+        pytest.param((LONG, SHORT), 620_000, None, id="after all ends there is none"),
+        pytest.param((STARTING,), 20_000, None, id="a job without a start has none"),
+        pytest.param((PAUSED_BEFORE,), 620_000, 3_605_000, id="the first of two pauses is old enough"),
+        pytest.param((PAUSED_BEFORE,), 3_605_000, 3_608_000, id="the second pause is old enough"),
     ],
 )
 def test_protection_time_limits_and_pauses_of_jobs(jobs: tuple[Job, ...], now: int, expected: int | None) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from jupyter_gpu_quota.core.canonical import snapshot_digest
 from jupyter_gpu_quota.core.facts import DeviceFact
-from jupyter_gpu_quota.core.model import Job, Preemption
+from jupyter_gpu_quota.core.model import Job, PreemptionPolicy
 from jupyter_gpu_quota.core.plan import Reserve
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.reads.snapshot import Mirror
@@ -132,7 +132,7 @@ def test_a_longer_window_counts_the_pauses_that_are_kept(world: World) -> None:
     mirror = seen(world)
     hour = 3_600_000
     assert job_of(mirror, "j", T0 + 2 * hour).paused_at == ()
-    longer = replace(POLICY, preemption=Preemption(per_s=86_400))
+    longer = replace(POLICY, preemption=PreemptionPolicy(per_s=86_400))
     world.record(ApplyQuota(actor="a", text="", document={}, policy=longer, expected_revision=None))
     mirror.update(world.store)
     assert job_of(mirror, "j", T0 + 2 * hour).paused_at == (T0,)

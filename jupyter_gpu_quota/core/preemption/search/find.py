@@ -162,7 +162,9 @@ class _Search:
         for victim in shrunk:
             shrink(self.pool, victim)
         if not self.attempt.notebook:
-            self.preemptor.project.add(self.preemptor.request.size, self.preemptor.user, fixed=self.preemptor.fixed)
+            self.preemptor.project.add(
+                self.preemptor.request.size, self.preemptor.user, preemptible=self.preemptor.preemptible
+            )
 
     def find(self) -> Preemption | None:
         """Its reservations and victims stay in the ledger, found or not."""

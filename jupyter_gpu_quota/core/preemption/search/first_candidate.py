@@ -38,7 +38,7 @@ def find_first_candidate(pool: PoolState, preemptor: Preemptor) -> Preemption | 
     if victim.size == milli and not (borrowed or victim.request.cpu_milli or victim.request.memory_mib):
         pool.ledger.gains = gains  # nothing else gets room
     subtract_use(pool, victim)
-    project.add(milli, preemptor.user, fixed=preemptor.fixed)
+    project.add(milli, preemptor.user, preemptible=preemptor.preemptible)
     return Preemption(preemptor=preemptor, pieces=pieces, victims=[victim], borrowed=borrowed, used=used)
 
 

@@ -29,7 +29,7 @@ from ...placement.ledger import Ledger, Models
 from ...placement.place import EmptyPool, Piece, Request, request_of
 from ...placement.workload_profile import RankRequest, rank_request, workload_profile
 from ...queue.job_queue import WaitingJobs
-from ...queue.running_work import RunningWork
+from ...queue.running_jobs import RunningJobs
 from ...quota.checked_ranks import CheckedRanks
 
 T = TypeVar("T", Job, Allocation)
@@ -72,13 +72,13 @@ class PoolSnapshot:
     empty: EmptyPool = field(init=False)
     checked: dict[Models, CheckedRanks] = field(default_factory=dict)
     """The checked shapes by GPU models, for the policy of the last decision."""
-    ending: dict[str, Job] = field(default_factory=dict)
-    """The busy jobs that do not run. This and ``other_work`` are read by :meth:`running_work`."""
+    not_running: dict[str, Job] = field(default_factory=dict)
+    """The busy jobs that do not run; updated by :meth:`read_running_jobs`, as ``other_work`` is."""
     other_work: dict[str, None] = field(default_factory=dict)
     """The workloads on its devices that are no busy jobs of the pool."""
-    unread: dict[str, None] = field(default_factory=dict)
-    """The workloads whose allocations changed since the last call, and the busy jobs that did."""
-    _running: RunningWork | None = None
+    to_read: dict[str, None] = field(default_factory=dict)
+    """The workloads to read at its next call: new rows or allocations, left out, or without a start."""
+    _running: RunningJobs | None = None
     _waiting_by_fields: dict[object, WaitingJobs] = field(default_factory=dict)
     """The same waiting jobs by their fields; several entries where only the largest number of ranks differs."""
     _rank_counts: dict[RankRequest, int] | None = None
@@ -90,7 +90,7 @@ class PoolSnapshot:
     def add_job(self, job: Job) -> None:
         self.has_changed = True
         if not _waits(job):
-            self.busy[job.id], self.unread[job.id] = job, None
+            self.busy[job.id], self.to_read[job.id] = job, None
         else:
             self.waiting[job.id] = job
             if job.paused_at:
@@ -114,7 +114,7 @@ class PoolSnapshot:
             self._count(job, -job.ranks)
         if not _waits(job):
             del self.busy[job.id]
-            self.unread[job.id] = None
+            self.to_read[job.id] = None
             return
         del self.waiting[job.id]
         if job.paused_at:
@@ -137,7 +137,7 @@ class PoolSnapshot:
     def add_allocation(self, one: Allocation) -> None:
         self.has_changed = True
         self._pieces.pop(one.workload, None)
-        self.unread[one.workload] = None
+        self.to_read[one.workload] = None
         self.allocations.setdefault(one.workload, {})[one.id] = one
         there = self.work_on.setdefault(one.device, {})
         there[one.workload] = there.get(one.workload, 0) + 1
@@ -145,7 +145,7 @@ class PoolSnapshot:
     def remove_allocation(self, one: Allocation) -> None:
         self.has_changed = True
         self._pieces.pop(one.workload, None)
-        self.unread[one.workload] = None
+        self.to_read[one.workload] = None
         rows = self.allocations[one.workload]
         del rows[one.id]
         there = self.work_on[one.device]
@@ -184,30 +184,33 @@ class PoolSnapshot:
             if rank not in counted and node in first_on:
                 yield Piece(rank, first_on[node], 0)
 
-    def running_work(self, now: int, *, without: Collection[str]) -> RunningWork:
-        """The running jobs. ``without``: jobs that are left out until the next call."""
-        work, self._running = self._running, None  # it is built anew if this fails
-        if work is None:
-            work, changed = RunningWork(self.bare), self.busy
-            self.ending, self.other_work = {}, {name: None for name in self.allocations if name not in self.busy}
+    def read_running_jobs(self, now: int, *, without: Collection[str]) -> RunningJobs:
+        """Read what changed since the last call, and return the running jobs, valid until the next one.
+
+        ``without``: jobs that are left out until then.
+        """
+        running, self._running = self._running, None  # it is built anew if this fails
+        if running is None:
+            running, changed = RunningJobs(self.bare), self.busy
+            self.not_running, self.other_work = {}, {name: None for name in self.allocations if name not in self.busy}
         else:
-            changed = {name: job for name in self.unread if (job := self.busy.get(name)) is not None}
-            for name in self.unread:
-                work.drop(name)
-                self.ending.pop(name, None)
+            changed = {name: job for name in self.to_read if (job := self.busy.get(name)) is not None}
+            for name in self.to_read:
+                running.drop(name)
+                self.not_running.pop(name, None)
                 self.other_work.pop(name, None)
                 if name in self.allocations and name not in changed:
                     self.other_work[name] = None
         for name, job in changed.items():
             if job.state in RUNS:
-                work.put(job, self.pieces(name), now)
+                running.put(job, self.pieces(name), now)
             else:
-                self.ending[name] = job
+                self.not_running[name] = job
         for name in without:
-            work.drop(name)
-        work.sort()
-        self._running, self.unread = work, dict.fromkeys((*without, *work.starting))
-        return work
+            running.drop(name)
+        running.sort()
+        self._running, self.to_read = running, dict.fromkeys((*without, *running.starting))
+        return running
 
     def set_demand(self, given: tuple[Demand, ...]) -> None:
         """Use this demand for placement from now on; if it is empty, the requests of the pool's jobs."""
@@ -325,7 +328,7 @@ class SnapshotIndex:
         for one in new_allocations:
             of_device.get(one.device, without_pool).add_allocation(one)
         self._read_notebooks_and_reservations(snapshot)
-        without_pool.unread.clear()
+        without_pool.to_read.clear()
 
     def all_pools(self) -> Iterator[PoolSnapshot]:
         yield from self.of.values()

@@ -1,6 +1,7 @@
-"""The running jobs of one pool, from one decision to the next: only those whose rows changed are read again.
+"""The running jobs of one pool, from one decision to the next.
 
-Its content follows from the snapshot alone: built anew, it is the same.
+Only jobs whose row or allocations changed, that were left out, or that have no start yet are read again. The content
+follows from the snapshot alone: built anew, it is the same.
 """
 
 from __future__ import annotations
@@ -23,16 +24,20 @@ _use_fields = attrgetter(
 
 
 @dataclass(slots=True, eq=False)
-class Alike:
-    """Running jobs that count alike. ``size``: of one; ``on_devices``: of all on schedulable devices; in milli-GPU."""
+class UseGroup:
+    """Running jobs whose use and demand count in the same way; ``job`` is one of them.
+
+    ``size``: of one; ``non_preemptible_on_devices``: of all on schedulable devices, 0 where they are preemptible; in
+    milli-GPU.
+    """
 
     job: Job
     size: int
-    on_devices: int = 0
+    non_preemptible_on_devices: int = 0
     count: int = 0
 
 
-class RunningWork:
+class RunningJobs:
     """The running jobs of one pool, and sums over them. ``devices``: a ledger with the numbers of the devices."""
 
     def __init__(self, devices: Ledger) -> None:
@@ -46,7 +51,7 @@ class RunningWork:
         """The use of each device by the jobs that are no borrowers, and by the borrowers, in milli-GPU."""
         self.on_nodes: dict[int, CpuMemory] = {}
         """The CPU and memory of those that requested any, by node."""
-        self.alike: dict[object, Alike] = {}
+        self.use_groups: dict[object, UseGroup] = {}
         self.starting: set[str] = set()
         """Those without a start yet."""
         self._preemptible_on: list[int] | None = None
@@ -58,7 +63,7 @@ class RunningWork:
         if job.started_at is None:
             self.starting.add(job.id)
         ends_at = job.ends_at(now if job.started_at is None else job.started_at)
-        running = Running(ends_at, pieces, job.project, job.borrower, job.id, job.held_milli, job)
+        running = Running.of(job, pieces, job.held_milli, ends_at, borrower=job.borrower)
         self.jobs[job.id] = running
         if job.preemptible:
             (self.borrowers if job.borrower else self.preemptible[job.project])[job.id] = running
@@ -71,14 +76,16 @@ class RunningWork:
             return
         self._count(running, -1)
         self.starting.discard(name)
-        self.borrowers.pop(name, None)
-        rows = self.preemptible[running.project]
-        rows.pop(name, None)
-        if not rows:
-            del self.preemptible[running.project]
+        if running.borrower:
+            self.borrowers.pop(name, None)
+        elif running.job.preemptible:
+            rows = self.preemptible[running.project]
+            del rows[name]
+            if not rows:
+                del self.preemptible[running.project]
 
     def sort(self) -> None:
-        """Order the jobs by their ends."""
+        """Order the jobs by their ends: later searches that sort them so take one pass."""
         self.jobs = {one.id: one for one in sorted(self.jobs.values(), key=by_end)}
 
     def preemptible_job(self, name: str) -> Running | None:
@@ -106,14 +113,14 @@ class RunningWork:
                 self.on_nodes[node] = CpuMemory(before.cpu_milli + sign * cpu, before.memory_mib + sign * memory)
         if self._preemptible_on is not None:
             self._count_preemptible(running, sign)
-        alike = self.alike.get(key := _use_fields(job))
-        if alike is None:
-            alike = self.alike[key] = Alike(job, running.size)
-        alike.count += sign
+        group = self.use_groups.get(key := _use_fields(job))
+        if group is None:
+            group = self.use_groups[key] = UseGroup(job, running.size)
+        group.count += sign
         if not job.preemptible:
-            alike.on_devices += sign * sum([piece.gpu_milli for piece in pieces])
-        if not alike.count:
-            del self.alike[key]
+            group.non_preemptible_on_devices += sign * sum([piece.gpu_milli for piece in pieces])
+        if not group.count:
+            del self.use_groups[key]
 
     def _count_preemptible(self, running: Running, sign: int) -> None:
         assert self._preemptible_on is not None, "it is counted"
