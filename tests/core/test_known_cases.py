@@ -8,7 +8,7 @@ import pytest
 
 from jupyter_gpu_quota.core.model import JobState, PreemptionPolicy
 from jupyter_gpu_quota.core.plan import Pause, Reserve, Resume, Start
-from jupyter_gpu_quota.core.quota.fair_share import Claim, divide
+from jupyter_gpu_quota.core.quota.fair_share import Owner, divide
 from jupyter_gpu_quota.core.quota.fit import check_quotas
 from jupyter_gpu_quota.core.reason_figures import figures_of
 from jupyter_gpu_quota.core.scheduling.decide import decide
@@ -273,8 +273,8 @@ def test_known_cases_reach_the_documented_state(text: str, picture: str, paused:
 
 def test_weights_6_6_and_2_on_7990_and_on_7991_milli_no_share_falls_by_more_than_one() -> None:
     weights = {"a": 6, "b": 6, "c": 2}
-    claims = [Claim(name=name, quota_milli=0, wanted_milli=9000, weight=weight) for name, weight in weights.items()]
-    shares = [[share.fair_milli for share in divide(claims, amount).values()] for amount in (7990, 7991)]
+    owners = [Owner(name=name, quota_milli=0, wanted_milli=9000, weight=weight) for name, weight in weights.items()]
+    shares = [[share.fair_milli for share in divide(owners, amount).values()] for amount in (7990, 7991)]
     assert shares == [[3424, 3424, 1142], [3425, 3425, 1141]]
 
 

@@ -100,7 +100,7 @@ FAULTS = {
         {"scheduling.notebook_slices._why_refused": always(None)}, {"P2"}, ("notebooks",)
     ),
     "work that may not be preempted grows above its quota": Fault(
-        {"queue.quota_state.QuotaState.fixed_fits": always(True)}, {"P3", "R37"}, ("fixed",)
+        {"queue.quota_state.QuotaState.fits_non_preemptible": always(True)}, {"P3", "R37"}, ("fixed",)
     ),
     "no limit and no ceiling counts": Fault(
         {

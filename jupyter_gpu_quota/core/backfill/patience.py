@@ -47,8 +47,12 @@ class OverdueJobs:
 
     def that_precedes(self, project: QuotaState, queue: ClassQueue, job: Job) -> OverdueJob | None:
         """The overdue job of the project, if a job of this class has to leave the backfill reservation to it."""
-        overdue, held = self.of(project), self.backfill.current
-        if overdue is None or not overdue.is_overtaken_by(job) or (held is not None and held.job == job.id):
+        overdue, reservation = self.of(project), self.backfill.current
+        if (
+            overdue is None
+            or not overdue.is_overtaken_by(job)
+            or (reservation is not None and reservation.job == job.id)
+        ):
             return None
         if project.entitlement(queue.size) is Entitlement.GUARANTEE and overdue.size > project.guarantee:
             return None

@@ -41,7 +41,7 @@ class OverdueJob(NamedTuple):
         return is_later and job.priority <= self.job.priority
 
 
-def delaying_projects(pool: PoolState, held: BackfillReservation) -> tuple[str, ...]:
+def delaying_projects(pool: PoolState, reservation: BackfillReservation) -> tuple[str, ...]:
     """The projects whose jobs may start on the reserved devices first, by name; none if the planned start is a bound.
 
     A bound counts the training quota of every other project as claimed, except where its work runs beyond the planned
@@ -53,25 +53,25 @@ def delaying_projects(pool: PoolState, held: BackfillReservation) -> tuple[str, 
     A failure, and other jobs of the reservation's own project, may delay a bound. The reservation is in the ledger.
     Rule R34.
     """
-    unused = {project.name: milli for project, milli in _unused(pool, held) if milli > 0}
-    if held.entitlement is Entitlement.GUARANTEE:
-        return () if _fit_beside(pool, held, unused) else tuple(sorted(unused))
-    turn = turn_of(held.project)
-    others = (one for one in pool.projects.values() if one is not held.project)
+    unused = {project.name: milli for project, milli in _unused(pool, reservation) if milli > 0}
+    if reservation.entitlement is Entitlement.GUARANTEE:
+        return () if _fit_beside(pool, reservation, unused) else tuple(sorted(unused))
+    turn = turn_of(reservation.project)
+    others = (one for one in pool.projects.values() if one is not reservation.project)
     first = {one.name for one in others if one.weight and turn_of(one) <= turn}
     return tuple(sorted(unused.keys() | first))
 
 
-def _unused(pool: PoolState, held: BackfillReservation) -> Iterator[tuple[QuotaState, int]]:
+def _unused(pool: PoolState, reservation: BackfillReservation) -> Iterator[tuple[QuotaState, int]]:
     """The part of each other project's training quota that no work of it uses beyond the planned start.
 
     What is not in force now may be in force then.
     """
     used = Counter[str]()
     for running in _continuing(pool):
-        if not _ends_before(pool, held, running):
+        if not _ends_before(pool, reservation, running):
             used[running.project] += running.size
-    return ((one, one.quota - used[one.name]) for one in pool.projects.values() if one is not held.project)
+    return ((one, one.quota - used[one.name]) for one in pool.projects.values() if one is not reservation.project)
 
 
 def _continuing(pool: PoolState) -> Iterator[Running]:
@@ -82,12 +82,12 @@ def _continuing(pool: PoolState) -> Iterator[Running]:
             yield running
 
 
-def _ends_before(pool: PoolState, held: BackfillReservation, running: Running) -> bool:
+def _ends_before(pool: PoolState, reservation: BackfillReservation, running: Running) -> bool:
     """Whether work has ended at the planned start, by its time limit and its grace."""
-    return running.ends_at + pool.policy.preemption.grace_s * MS_PER_S <= held.starts_at
+    return running.ends_at + pool.policy.preemption.grace_s * MS_PER_S <= reservation.starts_at
 
 
-def _fit_beside(pool: PoolState, held: BackfillReservation, unused: Mapping[str, int]) -> bool:
+def _fit_beside(pool: PoolState, reservation: BackfillReservation, unused: Mapping[str, int]) -> bool:
     """Whether unused guarantees fit beside the reservation at its planned start, in any ranks of whole devices.
 
     Not sure, and so False, if jobs choose among GPU models, or CPU or memory may be short.
@@ -95,11 +95,11 @@ def _fit_beside(pool: PoolState, held: BackfillReservation, unused: Mapping[str,
     ledger = pool.ledger
     if not unused:
         return True
-    if ledger.score is not None or held.takes_cpu_or_memory or len(set(ledger.model)) > 1:
+    if ledger.score is not None or reservation.takes_cpu_or_memory or len(set(ledger.model)) > 1:
         return False
     room = ledger.all_plain_after()
     for running in _continuing(pool):
-        if _ends_before(pool, held, running):
+        if _ends_before(pool, reservation, running):
             for piece in running.pieces:
                 room[piece.device] += piece.gpu_milli
     nodes = Counter(node for node, milli in zip(ledger.node_of, room, strict=True) if milli >= WHOLE_DEVICE)

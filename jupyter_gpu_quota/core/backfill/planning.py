@@ -27,8 +27,8 @@ def room_beside(ledger: Ledger, piece: Piece) -> RoomBeside:
     """The room beside a piece of the reservation, which is in the ledger."""
     at = piece.device
     reserved = ledger.reserved[at] + ledger.reserved_borrowed[at]
-    has_host = bool(piece.cpu_milli or piece.memory_mib)
-    return ledger.plain_after(at), reserved, has_host and ledger.is_overfull(ledger.node_of[at])
+    has_cpu_memory = bool(piece.cpu_milli or piece.memory_mib)
+    return ledger.plain_after(at), reserved, has_cpu_memory and ledger.is_overfull(ledger.node_of[at])
 
 
 def is_taken(ledger: Ledger, piece: Piece, before: RoomBeside) -> bool:
@@ -210,14 +210,14 @@ class _FutureRoom:
         """``borrows``: the request may use unbooked notebook quota."""
         self.ledger, self.request = pool.ledger, request
         self.need, self.per_rank = request.per_device, request.devices_per_rank
-        self.needs_host = bool(request.cpu_milli or request.memory_mib)
+        self.needs_cpu_memory = bool(request.cpu_milli or request.memory_mib)
         self.room = self.ledger.all_plain_after()
         if borrows:
             self.room = [self.ledger.lendable_after(at) for at in range(len(self.room))]
         self.borrowed_gone = Counter[int]()
         self.slots = [0] * len(self.ledger.on_node)
-        nodes = range(len(self.slots)) if self.needs_host else ()
-        self.hosts = [self.ledger.node_resources.after(node) for node in nodes]
+        nodes = range(len(self.slots)) if self.needs_cpu_memory else ()
+        self.cpu_memory = [self.ledger.node_resources.after(node) for node in nodes]
         self.node_of = node_of = self.ledger.node_of
         model, anything = self.ledger.model, not request.gpu_models
         for at in compress(range(len(self.room)), map(self.need.__le__, self.room)):
@@ -233,10 +233,10 @@ class _FutureRoom:
         if slots and self.request.gpu_models and not self.request.accepts(self.ledger.model[at]):
             slots = 0
         node = self.node_of[at]
-        if self.needs_host and (slots or piece.cpu_milli or piece.memory_mib):
+        if self.needs_cpu_memory and (slots or piece.cpu_milli or piece.memory_mib):
             self.fitting -= self._ranks_on(node)
-            cpu, memory = self.hosts[node]
-            self.hosts[node] = CpuMemory(cpu + piece.cpu_milli, memory + piece.memory_mib)
+            cpu, memory = self.cpu_memory[node]
+            self.cpu_memory[node] = CpuMemory(cpu + piece.cpu_milli, memory + piece.memory_mib)
             self.slots[node] += slots
             self.fitting += self._ranks_on(node)
         elif slots:
@@ -252,7 +252,7 @@ class _FutureRoom:
 
     def _ranks_on(self, node: int) -> int:
         ranks = self.slots[node] // self.per_rank
-        return min(ranks, self.request.ranks_within(self.hosts[node])) if self.needs_host else ranks
+        return min(ranks, self.request.ranks_within(self.cpu_memory[node])) if self.needs_cpu_memory else ranks
 
     def pieces(self) -> tuple[Piece, ...]:
         """The pieces of the ranks, on the fullest devices or nodes that take them."""

@@ -65,12 +65,12 @@ class BackfillState:
             [*self.pool.running_before.starting, *restarting, *(one.id for one in self.pool.reserved)]
         )
         recorded = self.pool.backfill
-        held = None if recorded is None else self._held(recorded)
-        if held is None:
+        reservation = None if recorded is None else self._held(recorded)
+        if reservation is None:
             return
-        now = self._verified(held, self.future_work())
+        now = self._verified(reservation, self.future_work())
         if now is not None:
-            self.recorded = (now, held)
+            self.recorded = (now, reservation)
             self._set(now)
             self._stop_borrowers(now)
 
@@ -78,49 +78,57 @@ class BackfillState:
         """Plan again if work was moved, resized or started elsewhere after the reservation was made."""
         if self.end_at_limit() or self.current is None:
             return
-        held = self.current
+        reservation = self.current
         self._set(None)
         work = self.future_work()
-        self._set(self._verified(self._or_recorded(held, work), work))
+        self._set(self._verified(self._or_recorded(reservation, work), work))
 
     def end_at_limit(self) -> bool:
         """End the reservation if its job waits for a limit now, since victims were spared or a claim came first."""
-        held = self.current
-        if held is None or self._may_keep(self.pool.waiting[held.job], held.project, held.queue):
+        reservation = self.current
+        if reservation is None or self._may_keep(
+            self.pool.waiting[reservation.job], reservation.project, reservation.queue
+        ):
             return False
         self._set(None)
         self.dropped = self.pool.room_came_back = True
         self._set(self._passed_back())
         return True
 
-    def _or_recorded(self, held: BackfillReservation, work: Sequence[Running]) -> BackfillReservation:
+    def _or_recorded(self, reservation: BackfillReservation, work: Sequence[Running]) -> BackfillReservation:
         """The reservation, or one with which this plan began where that starts earlier and nothing has its devices."""
-        earlier = [one for one in self.recorded if one.job == held.job and one.starts_at <= held.starts_at]
+        earlier = [
+            one for one in self.recorded if one.job == reservation.job and one.starts_at <= reservation.starts_at
+        ]
         for before in earlier:
-            if before.starts_at > held.starts_at or not self._is_sound(before, work):
+            if before.starts_at > reservation.starts_at or not self._is_sound(before, work):
                 continue  # other work has its devices
-            if before.starts_at < held.starts_at or not self._is_sound(held, work):
-                held = before
-        return held
+            if before.starts_at < reservation.starts_at or not self._is_sound(reservation, work):
+                reservation = before
+        return reservation
 
-    def _verified(self, held: BackfillReservation, work: Sequence[Running]) -> BackfillReservation | None:
+    def _verified(self, reservation: BackfillReservation, work: Sequence[Running]) -> BackfillReservation | None:
         """The reservation, or a new plan for its job where that is earlier or the devices are not free in time."""
-        is_sound, job = self._is_sound(held, work), self.pool.waiting[held.job]
-        before = held.starts_at if is_sound else None
-        planned = plan_backfill(self.pool, held.project, held.queue, job, work, before=before, recorded=held)
-        if not is_sound or (planned is not None and planned.starts_at < held.starts_at):
+        is_sound, job = self._is_sound(reservation, work), self.pool.waiting[reservation.job]
+        before = reservation.starts_at if is_sound else None
+        planned = plan_backfill(
+            self.pool, reservation.project, reservation.queue, job, work, before=before, recorded=reservation
+        )
+        if not is_sound or (planned is not None and planned.starts_at < reservation.starts_at):
             return planned
-        return held
+        return reservation
 
-    def _is_sound(self, held: BackfillReservation, work: Sequence[Running]) -> bool:
+    def _is_sound(self, reservation: BackfillReservation, work: Sequence[Running]) -> bool:
         """Whether the devices are free in time. Work that has not begun counts as if it ended then."""
         recorded = self.pool.backfill
-        if recorded is not None and recorded.workload == held.job:
-            work = [one for one in work if one.job.id not in self.not_begun] + list(self._begun_in_time(held, work))
-        return self._is_whole(held) and has_room_at(self.pool, held.pieces, held.starts_at, work)
+        if recorded is not None and recorded.workload == reservation.job:
+            work = [one for one in work if one.job.id not in self.not_begun] + list(
+                self._begun_in_time(reservation, work)
+            )
+        return self._is_whole(reservation) and has_room_at(self.pool, reservation.pieces, reservation.starts_at, work)
 
-    def _begun_in_time(self, held: BackfillReservation, work: Sequence[Running]) -> Iterator[Running]:
-        last = held.starts_at - grace_ms(self.pool)
+    def _begun_in_time(self, reservation: BackfillReservation, work: Sequence[Running]) -> Iterator[Running]:
+        last = reservation.starts_at - grace_ms(self.pool)
         for one in work:
             if one.job.id in self.not_begun:
                 yield one._replace(ends_at=min(one.ends_at, last))
@@ -130,17 +138,19 @@ class BackfillState:
 
         The job with the reservation starts as planned and runs to its time limit.
         """
-        held, work = self.current, self.future_work()
-        if held is None:
+        reservation, work = self.current, self.future_work()
+        if reservation is None:
             return plan_backfill(self.pool, project, queue, job, work)
-        other = self.pool.waiting[held.job]
+        other = self.pool.waiting[reservation.job]
         work = [
             *work,
-            Running.of(other, held.pieces, held.queue.size, other.ends_at(held.starts_at), borrower=False),
+            Running.of(
+                other, reservation.pieces, reservation.queue.size, other.ends_at(reservation.starts_at), borrower=False
+            ),
         ]
-        held.project.add(held.queue.size, other.user, preemptible=other.preemptible)
+        reservation.project.add(reservation.queue.size, other.user, preemptible=other.preemptible)
         planned = plan_backfill(self.pool, project, queue, job, work)
-        held.project.remove(held.queue.size, other.user, preemptible=other.preemptible)
+        reservation.project.remove(reservation.queue.size, other.user, preemptible=other.preemptible)
         return planned
 
     def _held(self, recorded: Reservation) -> BackfillReservation | None:
@@ -167,32 +177,32 @@ class BackfillState:
         ]
         return tuple(with_cpu_memory(found, job.cpu_milli, job.memory_mib))
 
-    def _is_whole(self, held: BackfillReservation) -> bool:
+    def _is_whole(self, reservation: BackfillReservation) -> bool:
         """Whether no reserved device has failed, and the job does not start later than planned."""
-        whole = sum(piece.gpu_milli for piece in held.pieces) == held.queue.size
-        return whole and held.starts_at > self.pool.now
+        whole = sum(piece.gpu_milli for piece in reservation.pieces) == reservation.queue.size
+        return whole and reservation.starts_at > self.pool.now
 
-    def _stop_borrowers(self, held: BackfillReservation) -> None:
+    def _stop_borrowers(self, reservation: BackfillReservation) -> None:
         """Stop the borrowers that the reservation needs to leave, one grace before the planned start. Rule R31."""
-        if held.starts_at - grace_ms(self.pool) > self.pool.now:
+        if reservation.starts_at - grace_ms(self.pool) > self.pool.now:
             return
-        devices = {piece.device for piece in held.pieces}
+        devices = {piece.device for piece in reservation.pieces}
         borrowers = [*self.pool.borrowers, *(one for one in self.pool.reserved if one.borrower)]
         there = [one for one in borrowers if any(piece.device in devices for piece in one.pieces)]
         if not there:
             return
-        reserve(self.ledger, held.pieces, borrowed=False, sign=-1)
+        reserve(self.ledger, reservation.pieces, borrowed=False, sign=-1)
         work = self.future_work()
         for victim in sorted(there, key=lambda one: (not one.reserved, one.order)):
-            short = devices_short_at(self.pool, held.pieces, held.starts_at, work, borrowers_leave=False)
+            short = devices_short_at(self.pool, reservation.pieces, reservation.starts_at, work, borrowers_leave=False)
             if any(piece.device in short for piece in victim.pieces):
                 if victim.reserved:
                     self.ended_claims.append(self.pool.waiting[victim.id])
                 else:
-                    self.leaving.append((held, victim))
+                    self.leaving.append((reservation, victim))
                 mark_leaving(self.pool, victim)
                 subtract_use(self.pool, victim)
-        reserve(self.ledger, held.pieces, borrowed=False)
+        reserve(self.ledger, reservation.pieces, borrowed=False)
 
     def pass_on(self) -> bool:
         """Pass the reservation to a job that precedes it, while none of its devices is idle for it.
@@ -200,11 +210,11 @@ class BackfillState:
         Returns False where the first job of the order is still to be served: it may be that job.
         Rule R29.
         """
-        held = self.current
-        if held is None or self._has_idle_devices(held) or not self._may_pass(held):
+        reservation = self.current
+        if reservation is None or self._has_idle_devices(reservation) or not self._may_pass(reservation):
             return True
         first = first_waiting(self.pool, self.unplanned)
-        if first is None or not self._precedes(*first, held) or self._keeps_out_any(held):
+        if first is None or not self._precedes(*first, reservation) or self._keeps_out_any(reservation):
             return True
         if first[1].blocked is None:
             return False
@@ -215,32 +225,32 @@ class BackfillState:
         """The first job that waits for devices only, and for which devices can be planned."""
         return first_blocked(self.pool, self.unplanned)
 
-    def _may_pass(self, held: BackfillReservation) -> bool:
+    def _may_pass(self, reservation: BackfillReservation) -> bool:
         """Whether any job takes the reservation if it is the first of the order."""
-        if held.entitlement is Entitlement.SURPLUS:
-            turn = turn_of(held.project)
-            if any(turn_of(one) < turn for one in self.pool.projects.values() if one is not held.project):
+        if reservation.entitlement is Entitlement.SURPLUS:
+            turn = turn_of(reservation.project)
+            if any(turn_of(one) < turn for one in self.pool.projects.values() if one is not reservation.project):
                 return True
-        own = held.project.queue.classes.values()
-        return any(one.first_key() is not None and self._precedes(held.project, one, held) for one in own)
+        own = reservation.project.queue.classes.values()
+        return any(one.first_key() is not None and self._precedes(reservation.project, one, reservation) for one in own)
 
-    def _precedes(self, project: QuotaState, queue: ClassQueue, held: BackfillReservation) -> bool:
+    def _precedes(self, project: QuotaState, queue: ClassQueue, reservation: BackfillReservation) -> bool:
         """Whether a job takes the reservation: of another project by past use, of the same one by its order."""
         entitlement = project.entitlement(queue.size)
-        if project is held.project:
-            return held.gives_way_to(self.pool, project, queue, entitlement)
-        is_above = held.entitlement is entitlement is Entitlement.SURPLUS
-        return is_above and turn_of(project) < turn_of(held.project)
+        if project is reservation.project:
+            return reservation.gives_way_to(self.pool, project, queue, entitlement)
+        is_above = reservation.entitlement is entitlement is Entitlement.SURPLUS
+        return is_above and turn_of(project) < turn_of(reservation.project)
 
-    def _has_idle_devices(self, held: BackfillReservation) -> bool:
-        return any(self.ledger.free_now(piece.device) >= piece.gpu_milli for piece in held.pieces)
+    def _has_idle_devices(self, reservation: BackfillReservation) -> bool:
+        return any(self.ledger.free_now(piece.device) >= piece.gpu_milli for piece in reservation.pieces)
 
-    def _keeps_out_any(self, held: BackfillReservation) -> bool:
+    def _keeps_out_any(self, reservation: BackfillReservation) -> bool:
         """Whether a job that may start now finds a place only in a part of a reserved device."""
         if not self.has_room():
             return False
         open_classes = (queue for project in self.pool.projects.values() for queue in project.queue.open_classes())
-        requests = {queue.job_class.request for queue in open_classes if queue is not held.queue}
+        requests = {queue.job_class.request for queue in open_classes if queue is not reservation.queue}
         kept_out = [one for one in requests if isinstance(place(self.ledger, one), Refusal)]
         with self.lifted(plans_again=False):
             return any(isinstance(place(self.ledger, one), Fit) for one in kept_out)
@@ -252,43 +262,47 @@ class BackfillState:
 
         Another job keeps the reservation, unless this one would be let in to its devices and lacks devices still.
         """
-        held = self.current
+        reservation = self.current
         if self.tries_left <= 0 or queue.is_preceded:
             return
-        if held is not None and not held.gives_way_to(self.pool, project, queue, project.entitlement(queue.size)):
+        if reservation is not None and not reservation.gives_way_to(
+            self.pool, project, queue, project.entitlement(queue.size)
+        ):
             return
         if may_hold(self.pool, project, queue):
             self._replace(project, queue)
 
     def _replace(self, project: QuotaState, queue: ClassQueue) -> None:
         self.tries_left -= 1
-        held = self.current
+        reservation = self.current
         self._set(None)
         planned = self.plan(project, queue, queue.first())
         if planned is None:
             self.unplanned.append(queue)
-        elif held is not None:
-            self.dropped, self.passed = True, held
+        elif reservation is not None:
+            self.dropped, self.passed = True, reservation
         self.pool.room_came_back |= self.dropped
-        self._set(planned or held)
+        self._set(planned or reservation)
 
     def plan_again(self) -> None:
         """Plan for the same job after another job with a better right has started on its devices."""
-        held = self.current
-        if held is None:
+        reservation = self.current
+        if reservation is None:
             return
         self._set(None)
         self.dropped = self.pool.room_came_back = True
         work = self.future_work()
-        planned = plan_backfill(self.pool, held.project, held.queue, self.pool.waiting[held.job], work)
+        planned = plan_backfill(
+            self.pool, reservation.project, reservation.queue, self.pool.waiting[reservation.job], work
+        )
         self._set(None if planned is None else self._or_recorded(planned, work))
 
     def give_up_new(self, claim: Preemption) -> None:
         """Give up a reservation of this plan where a claim frees its devices: they are offered from the top (R42)."""
-        held = self.current
-        if held is None or held.job == claim.preemptor.id or not self.is_freed_by(claim):
+        reservation = self.current
+        if reservation is None or reservation.job == claim.preemptor.id or not self.is_freed_by(claim):
             return
-        if held.job not in {one.job for one in self.recorded}:
+        if reservation.job not in {one.job for one in self.recorded}:
             self._set(None)
             self.dropped = self.pool.room_came_back = True
 
@@ -302,31 +316,31 @@ class BackfillState:
 
     def return_to(self, job: str) -> None:
         """Plan again for a job that had the reservation, and whose claim has been taken out of the plan."""
-        served, held = self.served.pop(job, None), self.current
+        served, reservation = self.served.pop(job, None), self.current
         if served is None or not self._is_waiting(served):
             return
         self._set(None)
-        self._set(self._verified(served, self.future_work()) or held)
+        self._set(self._verified(served, self.future_work()) or reservation)
 
     def _passed_back(self) -> BackfillReservation | None:
         """A plan for the job that it passed from in this plan, if that waits still."""
         passed, self.passed = self.passed, None
         return self._verified(passed, self.future_work()) if passed is not None and self._is_waiting(passed) else None
 
-    def _is_waiting(self, held: BackfillReservation) -> bool:
+    def _is_waiting(self, reservation: BackfillReservation) -> bool:
         """Whether its job is queued and may have it still."""
-        job = self.pool.waiting[held.job]
-        return held.queue.has(job) and self._may_keep(job, held.project, held.queue)
+        job = self.pool.waiting[reservation.job]
+        return reservation.queue.has(job) and self._may_keep(job, reservation.project, reservation.queue)
 
     def _may_keep(self, job: Job, project: QuotaState, queue: ClassQueue) -> bool:
         """Whether a job waits for devices only when the work that is being stopped has ended."""
         return project.fits_user_later(queue.size, job.user) and may_hold(self.pool, project, queue)
 
-    def _set(self, held: BackfillReservation | None) -> None:
+    def _set(self, reservation: BackfillReservation | None) -> None:
         before = self.current.pieces if self.current else ()
         reserve(self.ledger, before, borrowed=False, sign=-1)
-        self.current = held
-        reserve(self.ledger, held.pieces if held else (), borrowed=False)
+        self.current = reservation
+        reserve(self.ledger, reservation.pieces if reservation else (), borrowed=False)
 
     def holds(self, queue: ClassQueue) -> bool:
         """Whether the first job of a class has the reservation."""
@@ -334,15 +348,15 @@ class BackfillState:
 
     def lends_to(self, project: QuotaState, job_class: JobClass) -> bool:
         """Whether jobs of a class may borrow the reserved devices: none that its job could pause at once."""
-        held = self.current
+        reservation = self.current
         if (
-            held is None
+            reservation is None
             or not job_class.preemptible
             or job_class.exhausted
-            or held.longest_time_limit_s(self.pool) <= 0
+            or reservation.longest_time_limit_s(self.pool) <= 0
         ):
             return False
-        return project is not held.project or job_class.priority >= held.queue.job_class.priority
+        return project is not reservation.project or job_class.priority >= reservation.queue.job_class.priority
 
     def is_freed_by(self, claim: Preemption) -> bool:
         """Whether a victim of a claim leaves a reserved device."""
@@ -376,13 +390,13 @@ class BackfillState:
 
     def note_claim(self, claim: Preemption) -> None:
         """Note on a new claim whether it is kept from the reserved devices, or has the right to the recorded ones."""
-        held, recorded = self.current, self.pool.backfill
-        if held is None or held.job == claim.preemptor.id:
+        reservation, recorded = self.current, self.pool.backfill
+        if reservation is None or reservation.job == claim.preemptor.id:
             return
         if not self.is_lifted:
-            claim.kept_for, claim.kept_from = held.job, held.pieces
+            claim.kept_for, claim.kept_from = reservation.job, reservation.pieces
         else:
-            claim.has_right = recorded is not None and recorded.workload == held.job
+            claim.has_right = recorded is not None and recorded.workload == reservation.job
 
     @contextmanager
     def lifted(self, *, plans_again: bool) -> Iterator[None]:

@@ -53,10 +53,10 @@ class Request(NamedTuple):
         """The CPU and memory of one rank."""
         return CpuMemory(self.cpu_milli, self.memory_mib)
 
-    def ranks_within(self, host: CpuMemory) -> int:
+    def ranks_within(self, room: CpuMemory) -> int:
         """The number of ranks that fit into an amount of CPU and memory."""
-        by_cpu = host.cpu_milli // self.cpu_milli if self.cpu_milli else NO_BOUND
-        return max(0, min(by_cpu, host.memory_mib // self.memory_mib if self.memory_mib else NO_BOUND))
+        by_cpu = room.cpu_milli // self.cpu_milli if self.cpu_milli else NO_BOUND
+        return max(0, min(by_cpu, room.memory_mib // self.memory_mib if self.memory_mib else NO_BOUND))
 
     def accepts(self, model: str) -> bool:
         return not self.gpu_models or model in self.gpu_models
@@ -348,12 +348,12 @@ class EmptyPool:
     def ranks(self, request: Request) -> int:
         """The number of ranks of this request that would fit at once."""
         found = 0
-        for (host, devices), count in self._nodes(request.gpu_models).items():
+        for (room, devices), count in self._nodes(request.gpu_models).items():
             if request.gpu_milli > WHOLE_DEVICE:
                 ranks = devices.count(WHOLE_DEVICE) // request.devices_per_rank
             else:
                 ranks = sum(free // request.gpu_milli for free in devices)
-            found += count * min(ranks, request.ranks_within(host))
+            found += count * min(ranks, request.ranks_within(room))
         return found
 
     def fits(self, request: Request) -> bool:

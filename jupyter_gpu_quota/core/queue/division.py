@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..quota.fair_share import Claim, divide
+from ..quota.fair_share import Owner, divide
 from .pool_state import PoolState, wanted_by_project, wanted_by_users
 from .quota_state import NO_LIMIT, QuotaState
 
@@ -48,8 +48,8 @@ def _demand_of(department: QuotaState, children_milli: int) -> int:
 
 
 def _divide(pool: PoolState, rows: Sequence[QuotaState], wanted: Sequence[int], amount: int, firm: int) -> None:
-    claims = [
-        Claim(
+    owners = [
+        Owner(
             name=one.key,
             quota_milli=one.quota,
             wanted_milli=wants,
@@ -61,7 +61,7 @@ def _divide(pool: PoolState, rows: Sequence[QuotaState], wanted: Sequence[int], 
         )
         for one, wants in zip(rows, wanted, strict=True)
     ]
-    shares = divide(claims, amount, firm_milli=firm, history_milli=pool.policy.history.k_milli)
+    shares = divide(owners, amount, firm_milli=firm, history_milli=pool.policy.history.k_milli)
     for one in rows:
         share = shares[one.key]
         one.guarantee, one.fair = share.guarantee_milli, share.fair_milli

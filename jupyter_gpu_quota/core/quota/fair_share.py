@@ -11,8 +11,8 @@ from math import lcm
 from typing import NamedTuple
 
 
-class Claim(NamedTuple):
-    """The quota and demand of one owner. ``wanted_milli``: running and queued work, within the limit.
+class Owner(NamedTuple):
+    """The quota and demand of a department or project. ``wanted_milli``: running and queued work, within the limit.
 
     ``non_preemptible_milli``: running work that may not be preempted; not available to other projects before it ends.
     ``above_minimum_milli``: what elastic jobs run with above their minimum, which is not wanted.
@@ -54,7 +54,7 @@ class Part(NamedTuple):
 
 
 def divide(
-    claims: Iterable[Claim], amount_milli: int, *, firm_milli: int | None = None, history_milli: int = 0
+    owners: Iterable[Owner], amount_milli: int, *, firm_milli: int | None = None, history_milli: int = 0
 ) -> dict[str, Share]:
     """Divide an amount: min(quota, wanted) to every owner first, the rest by priority, then weight, wasting nothing.
 
@@ -68,7 +68,7 @@ def divide(
     Source: weighted max-min fairness; docs/scheduling.md, section 2.
     Rule R16.
     """
-    rows = sorted(claims, key=lambda claim: claim.name)
+    rows = sorted(owners, key=lambda owner: owner.name)
     _check(rows, amount_milli)
     firm = amount_milli if firm_milli is None else max(0, min(amount_milli, firm_milli))
     firm = max(0, firm - sum(row.above_quota_milli for row in rows))
@@ -193,7 +193,7 @@ def _rounded(parts: Sequence[Part], rest: int, weights: int) -> dict[str, int]:
     return given
 
 
-def _reduced(rows: Sequence[Claim], amount: int) -> dict[str, int]:
+def _reduced(rows: Sequence[Owner], amount: int) -> dict[str, int]:
     """Guarantees by priority, then in proportion to quota; no owner gets less than its non-preemptible use.
 
     Rule R5.
@@ -208,7 +208,7 @@ def _reduced(rows: Sequence[Claim], amount: int) -> dict[str, int]:
     return given
 
 
-def _guarantees(rows: Sequence[Claim], first: Mapping[str, int], amount: int) -> dict[str, int]:
+def _guarantees(rows: Sequence[Owner], first: Mapping[str, int], amount: int) -> dict[str, int]:
     """The quotas, where all that is wanted and used within them fits; else as much, first of what is wanted.
 
     None is larger than the amount.
@@ -230,7 +230,7 @@ def _guarantees(rows: Sequence[Claim], first: Mapping[str, int], amount: int) ->
     return given
 
 
-def _surplus(rows: Sequence[Claim], first: Mapping[str, int], amount: int, history_milli: int) -> dict[str, int]:
+def _surplus(rows: Sequence[Owner], first: Mapping[str, int], amount: int, history_milli: int) -> dict[str, int]:
     given = {row.name: row.above_quota_milli for row in rows}
     open_rows = [row for row in rows if row.wanted_milli > first[row.name]]
     levels = [*_by_priority([row for row in open_rows if row.weight]), [row for row in open_rows if not row.weight]]
@@ -251,16 +251,16 @@ def _surplus(rows: Sequence[Claim], first: Mapping[str, int], amount: int, histo
     return given
 
 
-def _by_priority(rows: Sequence[Claim]) -> list[list[Claim]]:
+def _by_priority(rows: Sequence[Owner]) -> list[list[Owner]]:
     order = sorted(rows, key=lambda row: (-row.priority, row.name))
     return [list(level) for _, level in groupby(order, key=lambda row: row.priority)]
 
 
-def _check(rows: Sequence[Claim], amount_milli: int) -> None:
+def _check(rows: Sequence[Owner], amount_milli: int) -> None:
     if amount_milli < 0:
         raise ValueError(f"{amount_milli} milli-GPU cannot be divided; the amount must be 0 or more")
     for row in rows:
         if min(row.quota_milli, row.wanted_milli, row.weight, row.non_preemptible_milli) < 0:
             raise ValueError(f"{row.name} has an amount or weight below 0: {row}")
     if len({row.name for row in rows}) < len(rows):
-        raise ValueError("a name occurs twice among the claims")
+        raise ValueError("a name occurs twice among the owners")

@@ -233,8 +233,8 @@ class SchedulingCycle:
 
     def _drop_served_reservation(self) -> None:
         """Drop the backfill reservation of a job that has been served on other devices, or has its claim again."""
-        held = self.backfill.current
-        if held is not None and not held.queue.has(self.pool.waiting[held.job]):
+        reservation = self.backfill.current
+        if reservation is not None and not reservation.queue.has(self.pool.waiting[reservation.job]):
             self.backfill.drop()
 
     def _close_classes_without_room(self, project: QuotaState) -> None:
@@ -268,8 +268,8 @@ class SchedulingCycle:
     def _minimize_victims(self) -> None:
         """Restore the victims that are not needed; one may continue on devices of the backfill reservation."""
         self.backfill.end_at_limit()
-        held = self.backfill.current
-        reserved = (held.pieces, held.job) if held else ((), "")
+        reservation = self.backfill.current
+        reserved = (reservation.pieces, reservation.job) if reservation else ((), "")
         for one in minimize_victims(self.pool, self.builder.claims_and_starts, *reserved):
             self.builder.cancel(one)
             self.jobs.whole_nodes = None

@@ -60,11 +60,11 @@ class DrainOffers:
         return is_taken
 
     def _find(self) -> tuple[QuotaState, ClassQueue] | None:
-        most, held = _largest_rank(self.pool.ledger), self.backfill.current
-        if not most and held is None:
+        most, reservation = _largest_rank(self.pool.ledger), self.backfill.current
+        if not most and reservation is None:
             return None
         known = self._firsts.setdefault(most, {})
-        own = {*self._refused, *(() if held is None else (held.project,))}
+        own = {*self._refused, *(() if reservation is None else (reservation.project,))}
         for project in self.pool.projects.values():
             if project not in known and project not in own:
                 known[project] = self._search(project, most)
@@ -78,8 +78,8 @@ class DrainOffers:
         The class of the job with the backfill reservation is not filtered by size: what drains may become a part of its
         reservation.
         """
-        refused, held = self._refused.get(project, ()), self.backfill.current
-        holder = None if held is None else held.queue
+        refused, reservation = self._refused.get(project, ()), self.backfill.current
+        holder = None if reservation is None else reservation.queue
         found = best_of(
             project,
             [

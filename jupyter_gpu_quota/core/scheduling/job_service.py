@@ -123,18 +123,22 @@ class JobService:
 
     def start_backfilled(self) -> None:
         """Start the job that has the backfill reservation, as soon as its devices, or others, are free."""
-        held = self.backfill.current
-        if held is None or held.project.at_limit(held.queue.size) or self.builder.serves(held.job):
+        reservation = self.backfill.current
+        if (
+            reservation is None
+            or reservation.project.at_limit(reservation.queue.size)
+            or self.builder.serves(reservation.job)
+        ):
             return
-        if not self.backfill.could_make_room(held.queue.size):
+        if not self.backfill.could_make_room(reservation.queue.size):
             return
-        one = Candidate.of(held.project, held.queue)
-        forbidden = reasons.why_forbidden(self.pool, held.project, held.queue, one.entitlement)
-        job = self.pool.waiting[held.job]
-        if forbidden is not None or not held.queue.has_room_for(job.user):
+        one = Candidate.of(reservation.project, reservation.queue)
+        forbidden = reasons.why_forbidden(self.pool, reservation.project, reservation.queue, one.entitlement)
+        job = self.pool.waiting[reservation.job]
+        if forbidden is not None or not reservation.queue.has_room_for(job.user):
             return
         with self.backfill.lifted(plans_again=False):
-            started = self._start_free(one, can_borrow=held.queue.job_class.preemptible, job=job)
+            started = self._start_free(one, can_borrow=reservation.queue.job_class.preemptible, job=job)
         if started:
             self.backfill.drop()
 
@@ -173,12 +177,12 @@ class JobService:
 
     def _start_on_reserved(self, one: Candidate, *, can_borrow: bool) -> bool:
         """Start a job on the reserved devices, if it ends in time, has the better right, or borrows them. Rule R30."""
-        held, request = self.backfill.current, one.queue.job_class.request
-        if held is None or not (self.backfill.has_room(request.per_device) or held.takes_cpu_or_memory):
+        reservation, request = self.backfill.current, one.queue.job_class.request
+        if reservation is None or not (self.backfill.has_room(request.per_device) or reservation.takes_cpu_or_memory):
             return False
         if not self.backfill.could_make_room(request.size) or self.backfill.is_refused(request, borrowed=can_borrow):
             return False
-        short = one.queue.first_within(held.longest_time_limit_s(self.pool))
+        short = one.queue.first_within(reservation.longest_time_limit_s(self.pool))
         if short is not None and self.overdue_jobs.that_holds_back(one.project, one.queue, short) is None:
             with self.backfill.lifted(plans_again=False):
                 if self._start_free(one, can_borrow=can_borrow, job=short):
@@ -198,13 +202,15 @@ class JobService:
             return self._start_free(one, can_borrow=can_borrow)
 
     def _has_better_right(self, one: Candidate) -> bool:
-        held = self.backfill.current
-        return held is not None and held.has_better_right(self.pool, one.project, one.queue, one.entitlement)
+        reservation = self.backfill.current
+        return reservation is not None and reservation.has_better_right(
+            self.pool, one.project, one.queue, one.entitlement
+        )
 
     def _must_preempt_first(self, one: Candidate) -> bool:
         """Whether a job starts on the reserved devices only if no move and no preemption serves it."""
-        held = self.backfill.current
-        return held is not None and one.entitlement is held.entitlement is Entitlement.GUARANTEE
+        reservation = self.backfill.current
+        return reservation is not None and one.entitlement is reservation.entitlement is Entitlement.GUARANTEE
 
     def _start_free(self, one: Candidate, *, can_borrow: bool, job: Job | None = None, borrows: bool = False) -> bool:
         """Start the first job of a class, or the given one, on devices that are free now.
@@ -262,10 +268,12 @@ class JobService:
 
     def _drain_in_time(self, one: Candidate) -> bool:
         """Reserve what work is leaving on the reserved devices for a job that ends before the planned start."""
-        held = self.backfill.current
-        if held is None or not any(self.ledger.leaving[piece.device] for piece in held.pieces):
+        reservation = self.backfill.current
+        if reservation is None or not any(self.ledger.leaving[piece.device] for piece in reservation.pieces):
             return False
-        if one.queue.first().time_limit_s + self.pool.policy.preemption.grace_s > held.longest_time_limit_s(self.pool):
+        if one.queue.first().time_limit_s + self.pool.policy.preemption.grace_s > reservation.longest_time_limit_s(
+            self.pool
+        ):
             return False
         if self._add(find_drain(self.pool, one.preemptor), one):
             return True

@@ -179,7 +179,7 @@ class PlanBuilder:
             if workload not in reserved and workload not in self._started
         ]
         backfill = self._backfill_actions()
-        returning = [self._return_action(held, victim) for held, victim in self.returning_borrowers]
+        returning = [self._return_action(reservation, victim) for reservation, victim in self.returning_borrowers]
         refused = [Refuse(workload=notebook.id, reason=reason) for notebook, reason in self.refused]
         steps: list[Action] = []
         for step in self._steps:
@@ -188,23 +188,29 @@ class PlanBuilder:
 
     def _backfill_actions(self) -> list[Action]:
         """Record the backfill reservation, where it is another than the recorded one."""
-        recorded, held, actions = self.pool.backfill, self.backfill, list[Action]()
+        recorded, reservation, actions = self.pool.backfill, self.backfill, list[Action]()
         is_free = recorded is not None and not self.serves(recorded.workload)
-        if recorded is not None and is_free and (held is None or held.job != recorded.workload):
+        if recorded is not None and is_free and (reservation is None or reservation.job != recorded.workload):
             actions.append(Unreserve(workload=recorded.workload, reason=ClaimEnded()))
-        if held is None:
+        if reservation is None:
             return actions
-        where = placements(self.pool.ledger, held.pieces)
-        same = recorded is not None and recorded.workload == held.job and recorded.starts_at == held.starts_at
+        where = placements(self.pool.ledger, reservation.pieces)
+        same = (
+            recorded is not None
+            and recorded.workload == reservation.job
+            and recorded.starts_at == reservation.starts_at
+        )
         if not same or (recorded is not None and recorded.placements != where):
-            reason = reasons.backfill_planned(held, self.pool.now)
-            actions.append(Reserve(workload=held.job, placements=where, reason=reason, starts_at=held.starts_at))
+            reason = reasons.backfill_planned(reservation, self.pool.now)
+            actions.append(
+                Reserve(workload=reservation.job, placements=where, reason=reason, starts_at=reservation.starts_at)
+            )
         return actions
 
-    def _return_action(self, held: BackfillReservation, victim: Victim) -> Action:
+    def _return_action(self, reservation: BackfillReservation, victim: Victim) -> Action:
         grace_s = self.pool.policy.preemption.grace_s
-        reason = reasons.reservation_begins(held, victim, grace_s)
-        return Pause(workload=victim.id, preemptor=held.job, grace_s=grace_s, reason=reason)
+        reason = reasons.reservation_begins(reservation, victim, grace_s)
+        return Pause(workload=victim.id, preemptor=reservation.job, grace_s=grace_s, reason=reason)
 
     def _preemption_actions(self, preemption: Preemption) -> list[Action]:
         limits = self.pool.policy.preemption

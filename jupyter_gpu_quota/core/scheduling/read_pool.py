@@ -202,8 +202,8 @@ def _add_leaving(ledger: Ledger, job: Job, pieces: tuple[Piece, ...]) -> None:
         ledger.leaving[piece.device] += piece.gpu_milli
         ledger.leaving_borrowed[piece.device] += piece.gpu_milli if job.borrower else 0
     if job.cpu_milli or job.memory_mib:
-        for node, host in node_needs(with_cpu_memory(pieces, job.cpu_milli, job.memory_mib), ledger).items():
-            ledger.node_resources.add(node, leaving=host)
+        for node, needs in node_needs(with_cpu_memory(pieces, job.cpu_milli, job.memory_mib), ledger).items():
+            ledger.node_resources.add(node, leaving=needs)
 
 
 def _read_ending(pool: PoolState, job: Job, pieces: tuple[Piece, ...], *, stops: bool) -> None:

@@ -79,7 +79,7 @@ MUTANTS = (
         "a borrower of a backfill reservation stays at the planned start",
         edit(
             "backfill/state.py:BackfillState._stop_borrowers",
-            "held.starts_at - grace_ms(self.pool) > self.pool.now",
+            "reservation.starts_at - grace_ms(self.pool) > self.pool.now",
             "True",
         ),
     ),
@@ -120,7 +120,7 @@ MUTANTS = (
         "a recorded planned start is not kept",
         edit(
             "backfill/state.py:BackfillState._verified",
-            "not is_sound or (planned is not None and planned.starts_at < held.starts_at)",
+            "not is_sound or (planned is not None and planned.starts_at < reservation.starts_at)",
             "True",
         ),
     ),
@@ -138,11 +138,11 @@ MUTANTS = (
     ),
     mutant(
         "a backfill reservation passes while devices are idle for it",
-        edit("backfill/state.py:BackfillState.pass_on", "self._has_idle_devices(held)", "False"),
+        edit("backfill/state.py:BackfillState.pass_on", "self._has_idle_devices(reservation)", "False"),
     ),
     mutant(
         "a backfill reservation passes to no one",
-        edit("backfill/state.py:BackfillState.pass_on", "self._precedes(*first, held)", "False"),
+        edit("backfill/state.py:BackfillState.pass_on", "self._precedes(*first, reservation)", "False"),
     ),
     mutant(
         "a backfill reservation passes to a job of a weaker entitlement",
@@ -262,8 +262,8 @@ MUTANTS = (
         "past use is ignored",
         edit(
             "queue/division.py:_divide",
-            "divide(claims, amount, firm_milli=firm, history_milli=pool.policy.history.k_milli)",
-            "divide(claims, amount, firm_milli=firm, history_milli=0)",
+            "divide(owners, amount, firm_milli=firm, history_milli=pool.policy.history.k_milli)",
+            "divide(owners, amount, firm_milli=firm, history_milli=0)",
         ),
     ),
     mutant(
@@ -297,7 +297,7 @@ MUTANTS = (
     mutant(
         "draining work is divided",
         edit(
-            "quota/fair_share.py:Claim.above_quota_milli", "max(0, self.non_preemptible_milli - self.quota_milli)", "0"
+            "quota/fair_share.py:Owner.above_quota_milli", "max(0, self.non_preemptible_milli - self.quota_milli)", "0"
         ),
     ),
     mutant(
@@ -398,7 +398,7 @@ MUTANTS = (
         "a served job keeps its backfill reservation",
         edit(
             "scheduling/cycle.py:SchedulingCycle._drop_served_reservation",
-            "held is not None and not held.queue.has(self.pool.waiting[held.job])",
+            "reservation is not None and not reservation.queue.has(self.pool.waiting[reservation.job])",
             "False",
         ),
     ),

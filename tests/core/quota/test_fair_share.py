@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpu_quota.core.model import Amounts
-from jupyter_gpu_quota.core.quota.fair_share import Claim, Share, divide
+from jupyter_gpu_quota.core.quota.fair_share import Owner, Share, divide
 from tests.core.promises import divide_slowly
 
 
-def claim(text: str) -> Claim:
+def owner(text: str) -> Owner:
     """``ann q1000 w2 p60 f500 e250 <=4000``: quota, weight (1), priority (50), what may not be preempted, wanted.
 
     ``e``: what elastic jobs run with above their minimum.
@@ -25,7 +25,7 @@ def claim(text: str) -> Claim:
     name = text.split()[0]
     found = dict(re.findall(r"([qwpfe])(\d+)", text.removeprefix(name)))
     wanted = re.search(r"<=(\d+)", text)
-    return Claim(
+    return Owner(
         name=name,
         quota_milli=int(found.get("q", "0")),
         wanted_milli=int(wanted[1]) if wanted else 10**9,
@@ -37,7 +37,7 @@ def claim(text: str) -> Claim:
 
 
 def fair(amount: int, rows: list[str], firm: int | None = None) -> dict[str, int]:
-    shares = divide([claim(row) for row in rows], amount, firm_milli=firm)
+    shares = divide([owner(row) for row in rows], amount, firm_milli=firm)
     return {name: share.fair_milli for name, share in shares.items()}
 
 
@@ -143,30 +143,30 @@ def test_an_amount_is_divided_among_owners(amount: int, rows: list[str], expecte
 
 
 def test_guarantees_do_not_count_room_that_notebooks_may_request() -> None:
-    shares = divide([claim("ann q2000"), claim("bob q2000")], 4000, firm_milli=3000)
+    shares = divide([owner("ann q2000"), owner("bob q2000")], 4000, firm_milli=3000)
     assert {name: share.guarantee_milli for name, share in shares.items()} == {"ann": 1500, "bob": 1500}
     assert sum(share.fair_milli for share in shares.values()) == 4000
 
 
 def test_the_guarantee_is_the_whole_quota_while_quotas_fit() -> None:
-    shares = divide([claim("ann q2000 <=500"), claim("bob q1000")], 4000)
+    shares = divide([owner("ann q2000 <=500"), owner("bob q1000")], 4000)
     assert (shares["ann"].guarantee_milli, shares["ann"].fair_milli) == (2000, 500)
 
 
 def test_no_guarantee_is_below_0_where_less_is_healthy_than_runs() -> None:
-    shares = divide([claim("ann q1000 f1000"), claim("bob q1000 f1000"), claim("eve q1000 p60")], 1500)
+    shares = divide([owner("ann q1000 f1000"), owner("bob q1000 f1000"), owner("eve q1000 p60")], 1500)
     assert {name: share.guarantee_milli for name, share in shares.items()} == {"ann": 1000, "bob": 1000, "eve": 0}
 
 
 # R66
 def test_a_raised_quota_is_in_force_as_far_as_others_have_drained() -> None:
-    shares = divide([claim("ann q1000 f3000 <=3000"), claim("bob q3000")], 4000)
+    shares = divide([owner("ann q1000 f3000 <=3000"), owner("bob q3000")], 4000)
     assert {name: share.guarantee_milli for name, share in shares.items()} == {"ann": 1000, "bob": 1000}
 
 
 @pytest.mark.parametrize(("firm", "in_force"), [(0, 0), (1500, 1500), (2000, 2000), (4000, 2000)])
 def test_no_guarantee_is_larger_than_what_guarantees_may_use(firm: int, in_force: int) -> None:
-    shares = divide([claim("ann q2000 <=0")], 4000, firm_milli=firm)
+    shares = divide([owner("ann q2000 <=0")], 4000, firm_milli=firm)
     assert shares["ann"] == Share(guarantee_milli=in_force, fair_milli=0)
 
 
@@ -187,9 +187,9 @@ def test_no_guarantee_is_larger_than_what_guarantees_may_use(firm: int, in_force
 )  # fmt: skip
 def test_elastic_work_above_its_minimum_counts_in_the_guarantees(rows: list[str], expected: dict[str, int]) -> None:
     """3 GPUs may be used by guarantees."""
-    shares = divide([claim(row) for row in rows], 4000, firm_milli=3000)
+    shares = divide([owner(row) for row in rows], 4000, firm_milli=3000)
     assert {name: share.guarantee_milli for name, share in shares.items()} == expected
-    assert sum(share.fair_milli for share in shares.values()) == min(4000, sum(claim(row).wanted_milli for row in rows))
+    assert sum(share.fair_milli for share in shares.values()) == min(4000, sum(owner(row).wanted_milli for row in rows))
 
 
 def test_one_milli_more_lowers_no_share_by_more_than_one() -> None:
@@ -199,40 +199,40 @@ def test_one_milli_more_lowers_no_share_by_more_than_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("claims", "amount"),
+    ("owners", "amount"),
     [
-        pytest.param([claim("ann")], -1, id="a negative amount"),
-        pytest.param([Claim(name="ann", quota_milli=0, wanted_milli=0, weight=-1)], 1, id="a negative weight"),
-        pytest.param([claim("ann"), claim("ann")], 1, id="a name twice"),
+        pytest.param([owner("ann")], -1, id="a negative amount"),
+        pytest.param([Owner(name="ann", quota_milli=0, wanted_milli=0, weight=-1)], 1, id="a negative weight"),
+        pytest.param([owner("ann"), owner("ann")], 1, id="a name twice"),
     ],
 )
-def test_invalid_arguments_are_refused(claims: list[Claim], amount: int) -> None:
+def test_invalid_arguments_are_refused(owners: list[Owner], amount: int) -> None:
     with pytest.raises(ValueError, match=r"milli-GPU|below 0|twice"):
-        divide(claims, amount)
+        divide(owners, amount)
 
 
 def test_the_division_by_past_use_among_hundreds_of_owners_is_exact_to_a_milli() -> None:
     """Exact fractions grow with the number of owners: these took seconds."""
     rng = random.Random(1)
-    claims = [
-        Claim(
+    owners = [
+        Owner(
             name=f"p{at:03}", quota_milli=0, wanted_milli=rng.randrange(1000, 20_000, 125),
             weight=rng.randrange(1, 20), past_use_milli_s=rng.randrange(10**9),
         )
         for at in range(400)
     ]  # fmt: skip
     began_s = process_time()
-    shares = divide(claims, 2_000_000, history_milli=1000)
+    shares = divide(owners, 2_000_000, history_milli=1000)
     assert process_time() - began_s < 1
     assert sum(share.fair_milli for share in shares.values()) == 2_000_000
-    few = claims[:60]
+    few = owners[:60]
     shares = divide(few, 300_000, history_milli=1000)
     check_by_slow_division(few, 300_000, shares, firm=300_000, history_milli=1000, most=1)
 
 
 CLAIMS = st.lists(
     st.builds(
-        Claim,
+        Owner,
         name=st.sampled_from([f"p{at}" for at in range(8)]),
         quota_milli=st.integers(0, 4000),
         wanted_milli=st.integers(0, 9000),
@@ -250,32 +250,32 @@ ROOMY = st.integers(0, 20_000)
 
 @settings(max_examples=300, deadline=None)
 @given(CLAIMS, ROOMY, st.randoms(use_true_random=False))
-def test_p4_the_division_keeps_its_promises(claims: list[Claim], amount: int, rng) -> None:  # type: ignore[no-untyped-def]
-    amount += sum(row.non_preemptible_milli for row in claims)
-    shares = divide(claims, amount)
+def test_p4_the_division_keeps_its_promises(owners: list[Owner], amount: int, rng) -> None:  # type: ignore[no-untyped-def]
+    amount += sum(row.non_preemptible_milli for row in owners)
+    shares = divide(owners, amount)
     given_milli = {name: share.fair_milli for name, share in shares.items()}
-    assert sum(given_milli.values()) == min(amount, sum(row.wanted_milli for row in claims))
-    assert all(given_milli[row.name] >= row.non_preemptible_milli for row in claims)
-    if sum(max(row.non_preemptible_milli, min(row.quota_milli, row.wanted_milli)) for row in claims) <= amount:
-        assert all(given_milli[row.name] >= min(row.quota_milli, row.wanted_milli) for row in claims)
-    assert all(given_milli[row.name] <= row.wanted_milli for row in claims)
-    assert divide(rng.sample(claims, len(claims)), amount) == shares, "the order of the input changed it"
-    more = divide(claims, amount + 1)
+    assert sum(given_milli.values()) == min(amount, sum(row.wanted_milli for row in owners))
+    assert all(given_milli[row.name] >= row.non_preemptible_milli for row in owners)
+    if sum(max(row.non_preemptible_milli, min(row.quota_milli, row.wanted_milli)) for row in owners) <= amount:
+        assert all(given_milli[row.name] >= min(row.quota_milli, row.wanted_milli) for row in owners)
+    assert all(given_milli[row.name] <= row.wanted_milli for row in owners)
+    assert divide(rng.sample(owners, len(owners)), amount) == shares, "the order of the input changed it"
+    more = divide(owners, amount + 1)
     assert all(more[name].fair_milli >= given_milli[name] - 1 for name in given_milli)
-    idle = Claim(name="zzz", quota_milli=0, wanted_milli=0)
-    assert {n: s for n, s in divide([*claims, idle], amount).items() if n != "zzz"} == shares
+    idle = Owner(name="zzz", quota_milli=0, wanted_milli=0)
+    assert {n: s for n, s in divide([*owners, idle], amount).items() if n != "zzz"} == shares
 
 
 @settings(max_examples=300, deadline=None)
 @given(CLAIMS, st.integers(0, 30_000), st.integers(0, 6000), st.sampled_from([0, 500, 1000, 1500]))
 def test_the_division_is_within_one_milli_of_the_exact_fractions(
-    claims: list[Claim], amount: int, spare: int, history_milli: int
+    owners: list[Owner], amount: int, spare: int, history_milli: int
 ) -> None:
     """``spare``: what of the amount guarantees may not use. The amount may be less than what runs."""
     firm = max(0, amount - spare)
-    shares = divide(claims, amount, firm_milli=firm, history_milli=history_milli)
+    shares = divide(owners, amount, firm_milli=firm, history_milli=history_milli)
     assert all(share.guarantee_milli >= 0 and share.fair_milli >= 0 for share in shares.values())
-    check_by_slow_division(claims, amount, shares, firm=firm, history_milli=history_milli, most=LEVELS)
+    check_by_slow_division(owners, amount, shares, firm=firm, history_milli=history_milli, most=LEVELS)
 
 
 LEVELS = 4
@@ -283,17 +283,17 @@ LEVELS = 4
 
 
 def check_by_slow_division(
-    claims: list[Claim], amount: int, shares: dict[str, Share], *, firm: int, history_milli: int, most: int
+    owners: list[Owner], amount: int, shares: dict[str, Share], *, firm: int, history_milli: int, most: int
 ) -> None:
     """The slow division pours a little and looks again."""
     _, exact = divide_slowly(
-        {row.name: Amounts(training_milli=row.quota_milli, weight=row.weight) for row in claims},
-        {row.name: row.priority for row in claims},
-        Counter({row.name: row.wanted_milli for row in claims}),
+        {row.name: Amounts(training_milli=row.quota_milli, weight=row.weight) for row in owners},
+        {row.name: row.priority for row in owners},
+        Counter({row.name: row.wanted_milli for row in owners}),
         Fraction(amount),
         Fraction(firm),
-        past={row.name: row.past_use_milli_s for row in claims},
+        past={row.name: row.past_use_milli_s for row in owners},
         k=Fraction(history_milli, 1000),
-        non_preemptible={row.name: row.non_preemptible_milli for row in claims},
+        non_preemptible={row.name: row.non_preemptible_milli for row in owners},
     )
     assert all(abs(share.fair_milli - exact[name]) <= most for name, share in shares.items())

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from jupyter_gpu_quota.core.quota.fair_share import Claim, divide
+from jupyter_gpu_quota.core.quota.fair_share import Owner, divide
 from tests.core.world import World, world
 
 
@@ -60,24 +60,24 @@ def test_four_gpus(text: str, picture: str) -> None:
 # R19
 def test_one_milli_more_lowers_no_share_by_more_than_one_with_history_too() -> None:
     """A new round begins when a demand is met; amounts of earlier rounds stay."""
-    claims = [
-        Claim(name="a", quota_milli=0, wanted_milli=100, weight=1, past_use_milli_s=0),
-        Claim(name="b", quota_milli=0, wanted_milli=9000, weight=1, past_use_milli_s=60),
-        Claim(name="c", quota_milli=0, wanted_milli=9000, weight=1, past_use_milli_s=40),
+    owners = [
+        Owner(name="a", quota_milli=0, wanted_milli=100, weight=1, past_use_milli_s=0),
+        Owner(name="b", quota_milli=0, wanted_milli=9000, weight=1, past_use_milli_s=60),
+        Owner(name="c", quota_milli=0, wanted_milli=9000, weight=1, past_use_milli_s=40),
     ]
-    shares = [divide(claims, amount, history_milli=1000) for amount in range(2000)]
+    shares = [divide(owners, amount, history_milli=1000) for amount in range(2000)]
     for less, more in pairwise(shares):
         for name in "abc":
             assert more[name].fair_milli >= less[name].fair_milli - 1
 
 
 def test_owners_of_weight_0_share_the_rest_equally_whatever_their_past_use() -> None:
-    claims = [
-        Claim(name="a", quota_milli=0, wanted_milli=9000, weight=0, past_use_milli_s=60),
-        Claim(name="b", quota_milli=0, wanted_milli=9000, weight=0, past_use_milli_s=0),
-        Claim(name="c", quota_milli=0, wanted_milli=1000, weight=1, past_use_milli_s=40),
+    owners = [
+        Owner(name="a", quota_milli=0, wanted_milli=9000, weight=0, past_use_milli_s=60),
+        Owner(name="b", quota_milli=0, wanted_milli=9000, weight=0, past_use_milli_s=0),
+        Owner(name="c", quota_milli=0, wanted_milli=1000, weight=1, past_use_milli_s=40),
     ]
-    shares = divide(claims, 3000, history_milli=1000)
+    shares = divide(owners, 3000, history_milli=1000)
     assert {name: share.fair_milli for name, share in shares.items()} == {"a": 1000, "b": 1000, "c": 1000}
 
 

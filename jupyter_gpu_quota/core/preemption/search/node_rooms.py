@@ -67,8 +67,8 @@ class NodeState:
                 DeviceRoom(room.free, room.borrowed + milli) if borrowed else room._replace(free=room.free - milli)
             )
             cpu, memory = self._cpu_memory
-            host = CpuMemory(_less(cpu, sign * piece.cpu_milli), _less(memory, sign * piece.memory_mib))
-            known = self._next[key] = self._node.state(tuple(rooms), host)
+            left = CpuMemory(_less(cpu, sign * piece.cpu_milli), _less(memory, sign * piece.memory_mib))
+            known = self._next[key] = self._node.state(tuple(rooms), left)
         return known
 
     def release_references(self) -> None:
