@@ -38,7 +38,7 @@ POLICY: Mapping[str, Mapping[str, str]] = {
         "mode": "`report` shows what would be freed; `reclaim` frees it, after a warning.",
         "gpu_idle_after": "The GPU is unused when no process of the notebook used it for so long.",
         "kernel_idle_after": "A kernel is idle when it had no message for so long.",
-        "when_nobody_waits": "Replaces both while no work waits for the GPU.",
+        "when_nobody_waits": "While no work waits for the GPU, replaces each of both that is shorter.",
         "warn_for": "The countdown between the warning and the end of the kernels.",
         "keep_at_most": "How often *Keep* postpones the warning until the GPU is used again.",
         "release_after": "The freed slice stays booked, and is lent, for so long; then the kernel requests a new one.",
