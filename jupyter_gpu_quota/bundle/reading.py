@@ -55,7 +55,10 @@ def unpack(
 def unpack_whole(
     file: IO[bytes], place: str, temporary: str, limits: BundleLimits = DEFAULT_LIMITS, *, mode: int = 0o700
 ) -> None:
-    """Unpack so that ``place`` is complete or absent; the result of a faster process stays."""
+    """Unpack so that ``place`` is complete or absent; the result of a faster process stays.
+
+    ``temporary``: a folder that no other process uses.
+    """
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         unpack(file, temporary, limits, mode=mode)

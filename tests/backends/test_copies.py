@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -128,3 +130,38 @@ def test_a_copy_that_was_interrupted_is_made_again(tmp_path: Path, monkeypatch: 
     volume.detach("J", 1)
     assert (tmp_path / "jobs/J/work/n").read_text() == "work"
     assert (tmp_path / "jobs/J/checkpoint/n").read_text() == "checkpoint"
+
+
+@pytest.mark.parametrize("is_slower", [True, False], ids=["the other one is faster", "the other one is killed"])
+def test_a_target_is_complete_with_two_processes_that_copy(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_slower: bool
+) -> None:
+    """The second one copies all, or a part, while the first one is at its first file."""
+    real, target = copies._copy_file, tmp_path / "target"
+    (source / "other").write_text("other")
+
+    def interrupted(old: int, new: int) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(copies, "_copy_file", real if is_slower else _no_range)
+            patch.setattr(shutil, "rmtree", shutil.rmtree if is_slower else lambda *_, **__: None)
+            with contextlib.nullcontext() if is_slower else pytest.raises(OSError, match="not implemented"):
+                copies.copy_folder(source, target)
+        monkeypatch.setattr(copies, "_copy_file", real)
+        real(old, new)
+
+    monkeypatch.setattr(copies, "_copy_file", interrupted)
+    copies.copy_folder(source, target)
+    assert sorted(str(path.relative_to(target)) for path in target.rglob("*")) == ["inner", "inner/model", "other"]
+    assert not list(tmp_path.glob(".*")), "no part of a copy is left"
+
+
+def test_a_copy_that_lost_files_is_not_used(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def removed(old: int, new: int) -> None:
+        for partial in tmp_path.glob(".target.*"):
+            shutil.rmtree(partial)
+
+    (source / "other").write_text("other")
+    monkeypatch.setattr(copies, "_copy_file", removed)
+    with pytest.raises(FileNotFoundError):
+        copies.copy_folder(source, tmp_path / "target")
+    assert not (tmp_path / "target").exists()

@@ -69,7 +69,7 @@ def _file(page: Path, name: str) -> str:
 
 
 def _shorter(text: str) -> str:
-    """The tutorial's script with a tenth of its steps: a reader needs two minutes between the commands, the test none."""
+    """The tutorial's script with a tenth of its steps: only a reader needs two minutes between the commands."""
     return text.replace("STEPS = 1200\n", "STEPS = 120\n")
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import secrets
 import shutil
 import stat
 from pathlib import Path
@@ -18,36 +18,47 @@ def copy_folder(source: Path, target: Path) -> None:
     """Copy files, folders and links; the target appears when it is complete. Raises OSError.
 
     Files that vanish meanwhile are left out, and no link is followed. The pods of a job have accounts of their own, so
-    each copy is open to all accounts, as the folders of jobs are.
+    each copy is open to all accounts, as the folders of jobs are. Processes may copy to one target at the same time,
+    such as a leader and the one that it replaced: the first complete copy stays, and the others are removed.
     """
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    _make_folder(partial)
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
+    try:
+        _copy_whole(source, partial)
+        if not target.exists():
+            partial.rename(target)
+    except OSError:
+        shutil.rmtree(partial, ignore_errors=True)
+        if not target.exists():
+            raise
+    else:
+        for left in target.parent.glob(f".{target.name}.*partial"):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _copy_whole(source: Path, target: Path) -> None:
     try:
         for folder, folders, files, opened in os.fwalk(source):
-            into = partial / Path(folder).relative_to(source)
+            into = target / Path(folder).relative_to(source)
+            into.mkdir()
+            into.chmod(0o777)
             for name in (*folders, *files):
-                with contextlib.suppress(FileNotFoundError):
-                    _copy(opened, name, into / name)
+                _copy(opened, name, into / name)
     except RecursionError:
         raise OSError(f"{source} has folders that are nested too deeply") from None
-    partial.rename(target)
-
-
-def _make_folder(path: Path) -> None:
-    path.mkdir()
-    path.chmod(0o777)
 
 
 def _copy(folder: int, name: str, target: Path) -> None:
-    """Copy one entry of an opened folder; pipes, sockets and devices are left out."""
-    mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-    if stat.S_ISLNK(mode):
-        target.symlink_to(os.readlink(name, dir_fd=folder))
-    elif stat.S_ISDIR(mode):
-        _make_folder(target)
-    elif stat.S_ISREG(mode):
-        with open(os.open(name, SAFELY, dir_fd=folder), "rb") as old, target.open("xb") as new:
+    """Copy a link or a file of an opened folder, if it is still there; pipes, sockets and devices are left out."""
+    try:
+        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        link = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(mode) else None
+        file = os.open(name, SAFELY, dir_fd=folder) if stat.S_ISREG(mode) else None
+    except FileNotFoundError:
+        return
+    if link is not None:
+        target.symlink_to(link)
+    elif file is not None:
+        with open(file, "rb") as old, target.open("xb") as new:
             _copy_file(old.fileno(), new.fileno())
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import secrets
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -74,7 +75,7 @@ class JobVolume:
         if order.bundle is not None and not Path(first.code).exists():
             limits = BundleLimits(packed_bytes=self.work_limit_mib * MIB, unpacked_bytes=self.work_limit_mib * MIB)
             with Path(bundle_file(self.bundles_dir or f"{self.state_dir}/bundles", order.bundle)).open("rb") as file:
-                unpack_whole(file, first.code, f"{first.control}/unpacked", limits, mode=0o777)
+                unpack_whole(file, first.code, f"{first.control}/unpacked.{secrets.token_hex(8)}", limits, mode=0o777)
 
     def unconfirmed_before(self, job: str, attempt: int) -> int | None:
         """The newest earlier attempt, if one of its containers may still run; None: none does."""
