@@ -181,3 +181,23 @@ def test_a_task_that_is_to_last_begins_again_after_a_failure(
     until(lambda: len(began) >= 3)
     thread.run("key", fail)
     assert "key" in thread._busy, "it is never run twice at once"
+
+
+def test_copies_keep_no_other_work_from_the_disk(thread: LoopThread) -> None:
+    go, begun = threading.Event(), list[None]()
+
+    def copy() -> None:
+        begun.append(None)
+        go.wait()
+
+    for number in range(2 * loop_thread.DISK_THREADS):
+        thread.run(("copy", number), lambda: thread.copy(copy))
+    until(lambda: len(begun) == loop_thread.COPY_THREADS, what=lambda: len(begun))
+    try:
+        assert thread.call(_in_thread(), 5.0) == "read"
+    finally:
+        go.set()
+
+
+async def _in_thread() -> str:
+    return await asyncio.to_thread(lambda: "read")

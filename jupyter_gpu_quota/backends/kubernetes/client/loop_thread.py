@@ -17,6 +17,7 @@ from .api_server import Forbidden, Refused, Replaced, RequestFailed
 log = logging.getLogger(__name__)
 DISK_THREADS = 16
 """Each waits for the disk or the network most of its time."""
+COPY_THREADS = 4
 
 RESTART_S = 5.0
 
@@ -33,6 +34,7 @@ class LoopThread:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._loop.set_default_executor(ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="kubernetes-disk"))
+        self._copiers = ThreadPoolExecutor(COPY_THREADS, thread_name_prefix="kubernetes-copies")
         self._asked, self._is_woken = deque[tuple[Hashable, Task, bool]](), False
         self._busy, self._next = set[Hashable](), dict[Hashable, Task]()
         self._tasks = set[asyncio.Task[None]]()
@@ -69,6 +71,10 @@ class LoopThread:
             self._is_woken = True
             self._loop.call_soon_threadsafe(self._start_all)
 
+    async def copy(self, function: Callable[[], T]) -> T:
+        """Copy folders outside the loop, in threads of their own: a copy may take hours, and nothing else waits."""
+        return await self._loop.run_in_executor(self._copiers, function)
+
     def run_forever(self, key: Hashable, make: Task) -> None:
         """Run a task that is to last until ``close``: after a failure it begins again, with a pause."""
         self.run(key, partial(self._repeated, key, make))
@@ -91,6 +97,7 @@ class LoopThread:
         self.call(self._cancel(), 5.0)
         if last is not None:
             self.call(last, 5.0)
+        self._copiers.shutdown(wait=False, cancel_futures=True)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5.0)
 

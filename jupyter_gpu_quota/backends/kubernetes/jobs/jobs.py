@@ -227,7 +227,7 @@ class KubernetesJobs:
     async def _create_ranks(self, order: StartOrder, record: Json) -> None:
         """Create what an attempt needs and its pods, and record that; a rank that cannot be created is refused."""
         owner = owner_of(record)
-        why_none = await asyncio.to_thread(self._prepare, order) or await self._create_shared(order, owner)
+        why_none = await self._prepare(order) or await self._create_shared(order, owner)
         refused = {str(rank): why_none for rank in range(order.ranks)} if why_none else {}
         created = {rank for _, _, rank in self._created((order.job, order.attempt))}
         ranks = [rank for rank in range(order.ranks) if str(rank) not in refused and rank not in created]
@@ -251,16 +251,17 @@ class KubernetesJobs:
         with contextlib.suppress(NotFound):  # the attempt was settled meanwhile
             await self.objects.patch_record(job, attempt, self._fencing, {STARTED: "true"}, later=True)
 
-    def _prepare(self, order: StartOrder) -> str:
+    async def _prepare(self, order: StartOrder) -> str:
         """Make the folders of an attempt; returns why none of its ranks can start."""
         if order.live:
             return "pods do not have the folders of users"
         if without := [each.variable for each in order.data if each.claim is None]:
             return f"the quota file names no claim of pods for the data of {', '.join(without)}"
         try:
-            if (before := self._volume.unconfirmed_before(order.job, order.attempt)) is not None:
-                self._volume.detach(order.job, before)
-            self._volume.prepare(order)
+            before = await asyncio.to_thread(self._volume.unconfirmed_before, order.job, order.attempt)
+            if before is not None:
+                await self._thread.copy(partial(self._volume.detach, order.job, before))
+            await asyncio.to_thread(self._volume.prepare, order)
         except (OSError, BundleRefused) as error:
             return f"its folders cannot be made: {error}"
         return ""
@@ -484,7 +485,7 @@ class KubernetesJobs:
         self._publish_later(attempt_of(found))
 
     def _keep_end_later(self, rank: Rank, keep: Keep) -> None:
-        self._thread.run(("keep end", *rank), partial(self._keep_end, rank, keep))
+        self._thread.run_again(("keep end", *rank), partial(self._keep_end, rank, keep))
 
     async def _keep_end(self, rank: Rank, keep: Keep) -> None:
         """Keep the end of a rank, and publish it."""
