@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -45,10 +46,10 @@ class BundleStore:
 
         A bundle is sent before its job is submitted, so a recent one stays, and so does an incoming one.
         """
-        removed = []
+        removed, now_s = [], self._now_s()
         for path in self.directory.glob("*/*"):
             with suppress(FileNotFoundError):
-                age_s = self._now_s() - path.stat().st_mtime
+                age_s = now_s - path.stat().st_mtime
                 if path.name not in keep and age_s > unused_for_s:
                     path.unlink()
                     removed.append(path.name)
@@ -59,9 +60,12 @@ class BundleStore:
         return self.path(digest).exists()
 
     def _now_s(self) -> float:
-        """The clock of the file system, the base of the files' ages."""
+        """The clock of the file system, the base of the files' ages; that of this machine where it has no room."""
         probe = self._incoming / f"clock.{os.getpid()}"
-        probe.touch()
+        try:
+            probe.touch()
+        except OSError:
+            return time.time()
         try:
             return probe.stat().st_mtime
         finally:

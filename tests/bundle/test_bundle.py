@@ -564,3 +564,15 @@ def test_a_sweep_removes_old_unreferenced_bundles(tmp_path: Path) -> None:
     begun.__exit__()
     os.utime(store.path(young), (1, 1))
     assert store.sweep(set(), unused_for_s=DAY_S) == sorted([named, young])
+
+
+def test_a_sweep_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = BundleStore(tmp_path / "s")
+    old = keep(store, tar(("old", b"1")))
+    os.utime(store.path(old), (1, 1))
+
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "touch", full)
+    assert store.sweep(set()) == [old]

@@ -90,6 +90,18 @@ def test_outputs_are_removed_after_their_time_and_the_job_stays() -> None:
     assert site.world.executor.forgotten == []
 
 
+def test_outputs_are_removed_also_while_unused_bundles_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Bundles, "sweep", full)
+    site = Site()
+    for after_ms in (2 * DAY_MS, 1_000):
+        with pytest.raises(OSError, match="No space left"):
+            site.run(after_ms=after_ms)
+    assert site.world.executor.removed_outputs == ["j"] and site.removed("j") is not None
+
+
 @pytest.mark.parametrize("again", ["repeated", "by the next leader"])
 def test_a_removal_is_ordered_until_it_is_observed(again: str) -> None:
     site = Site()

@@ -83,9 +83,10 @@ class Retention:
         )
         self._outputs.forget(forgotten)
         self.store.record([ForgetGone(gone_before=now - self.times.gone_ms)], now=now, lease=self.leadership.lease)
+        next_at = self._outputs.run_once(found, now)
         if now >= self._bundles_at:
             self._sweep_bundles(now)
-        return min(now + EVERY_MS, self._outputs.run_once(found, now) or now + EVERY_MS)
+        return min(now + EVERY_MS, next_at or now + EVERY_MS)
 
     def _sweep_bundles(self, now: int) -> None:
         """Remove unused bundles, and the records of some that are gone; soon again where more of these are left.
