@@ -68,4 +68,7 @@ class LeaseRenewal:
 
     def _run(self) -> None:
         while not self._ending.wait(self._leadership.lease_ms / CHECKS_PER_LEASE / 1000):
-            self.run_once()
+            try:
+                self.run_once()
+            except Exception:
+                log.exception("the lease could not be renewed, and this is tried again")

@@ -16,6 +16,7 @@ from jupyter_gpu_quota.controllers.scheduling import SchedulingController
 from jupyter_gpu_quota.store.database.unit_of_work import UnitOfWork
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.records.calls import LeaseLost, StoreUnavailable
+from jupyter_gpu_quota.store.transactions import Store
 from tests.backends.fake_executor import FakeJobs
 from tests.controllers.setups.scheduling import DEVICES, NODE, NoSampler, World
 from tests.patience import until
@@ -318,6 +319,39 @@ def test_the_thread_renews_while_the_main_thread_waits() -> None:
     finally:
         renewal.end()
     assert executor.fences == [1]
+
+
+def test_the_thread_renews_again_after_an_unexpected_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def now() -> int:
+        return time.time_ns() // 1_000_000
+
+    store = MemoryStore()
+    leadership = Leadership(store, now, holder="first", lease_ms=1_000)
+    leadership.renew(now())
+    ends_at = _ends_at(store)
+    real, calls = leadership.continue_term, list[Store]()
+
+    def once_without_the_table(given: Store) -> None:
+        calls.append(given)
+        if len(calls) == 1:
+            raise KeyError("head")
+        real(given)
+
+    monkeypatch.setattr(leadership, "continue_term", once_without_the_table)
+    renewal = LeaseRenewal(leadership, store, now, max_turn_s=MAX_TURN_S)
+    renewal.start()
+    try:
+        until(lambda: _ends_at(store) > ends_at, what="a renewal")
+    finally:
+        renewal.end()
+    assert "the lease could not be renewed" in caplog.text
+
+
+def _ends_at(store: Store) -> int:
+    lease = store.lease()
+    return 0 if lease is None else lease.expires_at
 
 
 def test_the_take_over_ends_with_lease_lost(world: World) -> None:
