@@ -156,7 +156,7 @@ async def kept_size(services: Services, person: Person, digest: str) -> int | No
     """The size of a bundle that is kept for this person; None for any other. It delays the bundle's removal."""
     store_view = services.store_view
     is_owned = await store_view.read(store_view.store.bundle_owned, digest, person.id)
-    return bundle_size(services.bundles, digest) if is_owned else None
+    return await store_view.read_files(bundle_size, services.bundles, digest) if is_owned else None
 
 
 async def refuse_over_limit(services: Services, person: Person, size: int) -> None:

@@ -73,11 +73,9 @@ async def submit(call: Call) -> Answer:
     """Queue a job, or with ``dry_run`` say what would happen; nothing is stored unless 201 is answered."""
     request: JobRequest = call.body
     spec = await _checked_spec(call, request)
-    if spec.bundle is not None:
-        owned = await call.store_view.read(call.store_view.store.bundle_owned, spec.bundle, call.person.id)
-        if not owned:
-            sentence = f"{call.person.name} has not uploaded a bundle {spec.bundle}; PUT bundles/{spec.bundle}"
-            raise Refused(404, "no_such_bundle", f"{sentence} first.")
+    if spec.bundle is not None and await kept_size(call.services, call.person, spec.bundle) is None:
+        sentence = f"{call.person.name} has no kept bundle {spec.bundle}; PUT bundles/{spec.bundle} first."
+        raise Refused(404, "no_such_bundle", sentence)
     if request.dry_run:
         return Answer(body=await dry_run(call, spec))
     resolved = RESOLVED if request.data is not None else RESOLVED | {"data"}

@@ -18,6 +18,8 @@ LONG_READERS = 2
 FILE_READERS = 16
 """A node that does not answer holds a thread for 15 s."""
 BUNDLE_CHECKERS = 2
+SAMPLE_WRITERS = 2
+"""A write waits for up to 2 s while another process has the database's lock."""
 SLOW_THREADS = 2
 """An explanation of a huge pool takes half a minute; an edit is previewed at the same time."""
 
@@ -30,6 +32,7 @@ class Threads:
         self._long_readers = ThreadPoolExecutor(LONG_READERS, thread_name_prefix="store-long-reader")
         self._file_readers = ThreadPoolExecutor(FILE_READERS, thread_name_prefix="file-reader")
         self._bundle_checkers = ThreadPoolExecutor(BUNDLE_CHECKERS, thread_name_prefix="bundle-checker")
+        self._sample_writers = ThreadPoolExecutor(SAMPLE_WRITERS, thread_name_prefix="sample-writer")
         self._computer = ThreadPoolExecutor(1, thread_name_prefix="compute")
         self._slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="compute-slow")
         self._has_ended = False
@@ -50,6 +53,10 @@ class Threads:
         """Check a bundle that has arrived, which takes seconds for a large one."""
         return await self._run(self._bundle_checkers, lambda: function(*args, **kwargs))
 
+    async def write_samples(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Write the readings of a node; may raise StoreUnavailable."""
+        return await self._run(self._sample_writers, lambda: function(*args, **kwargs))
+
     async def compute(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Compute what every page shows, one call after the other."""
         return await self._run(self._computer, lambda: function(*args, **kwargs))
@@ -66,6 +73,6 @@ class Threads:
     def end(self) -> None:
         """Begin no more work; what runs goes on."""
         self._has_ended = True
-        pools = self._readers, self._long_readers, self._file_readers, self._bundle_checkers, self._computer, self._slow
-        for threads in pools:
+        readers = self._readers, self._long_readers, self._file_readers
+        for threads in (*readers, self._bundle_checkers, self._sample_writers, self._computer, self._slow):
             threads.shutdown(wait=False, cancel_futures=True)

@@ -40,7 +40,7 @@ async def ingest(call: Call) -> IngestedView:
     users = await _users_of_devices(store_view, batch)
     keep_ms = call.services.settings.keep_samples_hours * HOUR_MS
     rows = [_row(batch.node, sample, users[sample.device], now, keep_ms=keep_ms) for sample in batch.samples]
-    new = await store_view.read(store_view.store.add_samples, batch.node, batch.sequence, rows, now=now)
+    new = await store_view.write_samples(store_view.store.add_samples, batch.node, batch.sequence, rows, now=now)
     return IngestedView(accepted=new, devices=_views(store_view, users))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -288,6 +289,17 @@ def test_a_bundle_is_uploaded_once_and_usable_only_by_its_owner(world: ServiceWo
     assert (guessed.status, guessed.json["reason"]) == (404, "no_such_bundle")
     assert world.call("HEAD", f"bundles/{digest}", "patty").status == 404
     assert world.call("HEAD", f"bundles/{digest}", "bob").status == 200
+
+
+def test_the_next_sweep_keeps_the_bundle_of_a_job_that_is_submitted(world: ServiceWorld, tmp_path: Path) -> None:
+    digest = send_bundle(world, tmp_path)
+    file = world.services.bundles.path(digest)
+    os.utime(file, (1, 1))
+    assert world.submit(bundle=digest)["bundle"] == digest
+    assert world.services.bundles.sweep(set()) == []
+    file.unlink()
+    answer = world.post("jobs", "bob", {"command": ["x"], "bundle": digest})
+    assert (answer.status, answer.json["reason"]) == (404, "no_such_bundle")
 
 
 def test_an_interrupted_bundle_upload_leaves_nothing(world: ServiceWorld) -> None:
