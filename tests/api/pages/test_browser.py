@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from tests.patience import until
 
 NARROW_PX = 400
 HOSTILE = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>"
+FRAMES = "new Promise(end => { let n = 30; const next = () => (n-- ? requestAnimationFrame(next) : end()); next(); })"
+"""Half a second of a page that is drawn."""
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +157,22 @@ def test_what_is_not_read_yet_is_not_zero(world: ServiceWorld, chromium: Any) ->
     devices[0].continue_()
     seen(page, "5 devices", "#devices-count")
     page.context.close()
+
+
+def test_devices_that_could_not_be_read_are_read_again(tmp_path: Path, chromium: Any) -> None:
+    """Also where something has changed meanwhile, so that the sums are to be read again."""
+    with service_world(tmp_path) as world:
+        page = open_page(world, chromium, "jobs", "bob")
+        reads: list[Any] = []
+        page.route("**/api/v1/devices?*", lambda route: reads.append(route))  # noqa: PLW0108 - Playwright refuses a built-in method
+        page.get_by_role("link", name="Overview").first.click()
+        until(lambda: page.title() and reads)
+        world.submit()
+        page.evaluate(FRAMES)
+        reads[0].fulfill(status=503, json={"reason": "busy", "message": "Too busy."})
+        page.unroute("**/api/v1/devices?*")
+        seen(page, "5 devices", "#devices-count")
+        page.context.close()
 
 
 def test_devices_are_found_by_the_work_on_them(world: ServiceWorld, chromium: Any) -> None:
@@ -364,6 +383,29 @@ def test_the_audit_is_filtered_by_the_service_and_shows_new_rows(world: ServiceW
     seen(page, 'queued bob\'s job "live row"', "#audit")
     assert page.faults == []
     page.context.close()
+
+
+def test_a_failed_read_of_more_rows_is_not_repeated_by_itself(tmp_path: Path, chromium: Any) -> None:
+    with service_world(tmp_path) as world:
+        for _ in range(220):
+            world.submit()
+        page = open_page(world, chromium, "audit", "ann")
+        reads: list[Any] = []
+
+        def refuse(route: Any) -> None:
+            reads.append(route)
+            route.fulfill(status=503, json={"reason": "busy", "message": "Too busy."})
+
+        page.route("**/api/v1/audit?*offset=200*", refuse)
+        page.locator("#audit-scroll").evaluate("it => it.scrollTo(0, it.scrollHeight)")
+        seen(page, "Too busy.")
+        page.evaluate(FRAMES)
+        assert len(reads) < 5
+        page.unroute("**/api/v1/audit?*offset=200*")
+        page.locator("#audit-scroll").evaluate("it => it.scrollTo(0, 0)")
+        page.locator("#audit-scroll").evaluate("it => it.scrollTo(0, it.scrollHeight)")
+        shows(page, "#audit-count", re.compile(r"^(\d+) of \1 rows are shown\.$"))
+        page.context.close()
 
 
 def test_the_audit_is_read_and_verified(world: ServiceWorld, chromium: Any) -> None:

@@ -68,11 +68,13 @@ export function useRows(filter: Filter): Found & { more(): void } {
       stop?.();
     };
   }, [model, read]);
-  const more = (): void => {
+  const shown = found.rows.length;
+  // The table asks for more whenever this changes, so it changes with the rows alone: a failed read is not repeated at once.
+  const more = useCallback((): void => {
     if (!reading.current) {
-      void read(found.rows.length, false);
+      void read(shown, false);
     }
-  };
+  }, [read, shown]);
   return { ...found, more };
 }
 

@@ -21,6 +21,7 @@ export class Cluster {
   /** Stops the read that is due. */
   private stopDue: (() => void) | undefined;
   private reading = false;
+  private devicesAreDue = false;
 
   /** `withDevices`: false where only the notebooks are shown. */
   constructor(
@@ -59,7 +60,7 @@ export class Cluster {
     if (this.reading || !this.withDevices) {
       return;
     }
-    this.reading = true;
+    this.reading = this.devicesAreDue = true;
     await this.guarded(async () => {
       const found = new Map<string, Device>();
       for (let offset = 0; ; ) {
@@ -70,6 +71,7 @@ export class Cluster {
         const devices = isWhole ? found : new Map([...this.current.devices, ...found]);
         this.set({ ...this.current, devices, devicesTotal: page.total });
         if (isWhole) {
+          this.devicesAreDue = false;
           return;
         }
       }
@@ -82,7 +84,7 @@ export class Cluster {
       await read();
     } catch (error) {
       this.set({ ...this.current, error: error instanceof Error ? error.message : String(error) });
-      this.later(() => this.readAll());
+      this.later();
     }
   }
 
@@ -102,16 +104,16 @@ export class Cluster {
       this.set({ ...this.current, notebooks: this.current.notebooks.map(one => changed.get(one.id) ?? one) });
     }
     if (change.jobs.length > 0 || change.notebooks.length > 0 || change.devices.length > 0) {
-      this.later(() => this.readSums());
+      this.later();
     }
   }
 
-  /** Read once more soon, unless nothing shows it any more. */
-  private later(read: () => Promise<void>): void {
+  /** Read once more soon, unless nothing shows it any more; the devices, too, if the last read of them failed. */
+  private later(): void {
     if (this.listeners.size > 0) {
       this.stopDue ??= whenSeen(() => {
         this.stopDue = undefined;
-        void read();
+        void (this.devicesAreDue ? this.readAll() : this.readSums());
       }, REREAD_EVERY_MS);
     }
   }
