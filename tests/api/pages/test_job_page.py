@@ -14,6 +14,7 @@ from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
 from jupyter_gpu_quota.core.facts import RankFact
 from tests.api.pages.browser import WITHIN_MS, gets_focus, has_value, open_page, said, seen, shows, tab_to
 from tests.api.world import ServiceWorld, service_world
+from tests.patience import until
 
 
 @pytest.fixture
@@ -221,6 +222,24 @@ def test_a_failed_read_of_outputs_is_reported_and_tried_again(world: ServiceWorl
     page.get_by_role("button", name="Try again").click()
     seen(page, "None yet", "#outputs-section")
     assert "could not be read" not in page.locator("#outputs-section").inner_text()
+    page.context.close()
+
+
+def test_outputs_are_read_one_at_a_time_while_the_job_changes(world: ServiceWorld, chromium: Any) -> None:
+    job = world.submit()["id"]
+    page = open_page(world, chromium, f"jobs/{job}", "bob")
+    seen(page, "None yet", "#outputs-section")
+    reads: list[Any] = []
+    page.route("**/outputs?*", lambda route: reads.append(route))  # noqa: PLW0108 - Playwright refuses a built-in method
+    for action, then in (("hold", "Release"), ("release", "Hold")):
+        world.post(f"jobs/{job}/actions/{action}", "bob")
+        page.locator("#jgq-hold-or-release", has_text=then).wait_for(timeout=WITHIN_MS)
+    until(lambda: page.title() and reads)
+    assert len(reads) == 1
+    reads[0].fulfill(json={"items": [], "total": 0, "truncated": False, "_pagination": {}})
+    until(lambda: page.title() and len(reads) == 2)
+    reads[1].continue_()
+    seen(page, "None yet", "#outputs-section")
     page.context.close()
 
 

@@ -1,6 +1,6 @@
 /** The files that a job left in its outputs folder. */
 
-import { useCallback, useEffect, useState } from 'react';
+import { useCallback, useEffect, useRef, useState } from 'react';
 
 import type { Job, Output } from '@jupyter-gpu-quota/api';
 
@@ -22,18 +22,36 @@ export function useOutputs(job: Job): { found: FoundOutputs | null; error: strin
   const [error, setError] = useState('');
   const [reads, setReads] = useState(0);
   const again = useCallback(() => setReads(count => count + 1), []);
+  const reader = useRef({ id: '', isDue: false, isReading: false });
+  // One read at a time, and then one more if anything changed: listing thousands of files takes longer than a step of the job.
+  const read = useCallback(async (): Promise<void> => {
+    const one = reader.current;
+    one.isDue = true;
+    if (one.isReading) {
+      return;
+    }
+    one.isReading = true;
+    while (one.isDue) {
+      one.isDue = false;
+      const { id } = one;
+      const answer = await model.transport.service.outputs(id).catch((failure: Error) => failure);
+      if (id === one.id) {
+        answer instanceof Error ? setError(answer.message) : (setFound(answer), setError(''));
+      }
+    }
+    one.isReading = false;
+  }, [model]);
   useEffect(() => {
-    let current = true;
-    model.transport.service
-      .outputs(job.id)
-      .then(
-        answer => current && (setFound(answer), setError('')),
-        failure => current && setError((failure as Error).message),
-      );
+    reader.current.id = job.id;
+    void read();
+  }, [read, job.id, job.state, job.progress?.done, reads]);
+  useEffect(() => {
+    const one = reader.current;
     return () => {
-      current = false;
+      one.id = '';
+      one.isDue = false;
     };
-  }, [model, job.id, job.state, job.progress?.done, reads]);
+  }, []);
   return { found, error, again };
 }
 
