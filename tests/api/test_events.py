@@ -280,6 +280,24 @@ def test_a_stream_outlives_a_hub_that_is_away_for_a_while(world: ServiceWorld, m
         assert ends(stream)
 
 
+def test_a_hub_that_hangs_does_not_silence_a_stream(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It accepts connections and never answers."""
+    impatient(world, monkeypatch)
+    monkeypatch.setattr(people, "RECHECK_WITHIN_S", 0.05)
+    hangs = list[None]()
+
+    async def hang(*_: object) -> Person:
+        hangs.append(None)
+        await asyncio.Event().wait()
+        raise AssertionError("it never ends")
+
+    with world.stream("events") as stream:
+        next(stream)
+        monkeypatch.setattr(world.services.people, "reauthenticate", hang)
+        assert stands(stream)
+        assert hangs, "the reader was checked meanwhile"
+
+
 def test_a_slow_reader_is_dropped_without_delaying_others() -> None:
     async def flood() -> bool:
         inbox = _Inbox(lambda: people.HUB_PERSON)

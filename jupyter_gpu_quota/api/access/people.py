@@ -33,6 +33,8 @@ RECHECK_S = 15.0
 """Interval at which the token and the roles of a stream's reader are checked at the hub.
 
 A quiet stream sends a heartbeat every 5 s, so a stream without access ends within 20 s."""
+RECHECK_WITHIN_S = 3.0
+"""How long a stream waits for the hub; browsers end a stream that is silent for 15 s."""
 
 SERVER_TOKEN_S = 1_200.0
 """The token of a server with a slice is verified at the hub after half of this time to all of it, spread by user."""
@@ -321,9 +323,10 @@ class Reader:
         if self._clock() - self._asked_at >= RECHECK_S:
             self._asked_at = self._clock()
             try:
-                self._person = await self._people.reauthenticate(self._request, self._person)
+                async with asyncio.timeout(RECHECK_WITHIN_S):
+                    self._person = await self._people.reauthenticate(self._request, self._person)
                 self._known_at = self._clock()
-            except HubUnavailable:
+            except (HubUnavailable, TimeoutError) as error:
                 if self._clock() - self._known_at >= MAX_STALE_S:
-                    raise
+                    raise LoginUnverified(UNVERIFIED) from error
         return self._person
