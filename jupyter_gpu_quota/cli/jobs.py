@@ -232,8 +232,9 @@ def logs(client: Client, id: str, follow: bool, attempt: int | None, rank: int, 
         last = client.job(id)
     except KeyboardInterrupt:
         sys.exit(interrupted(id))
-    if attempt is not None and attempt < last.attempt:
-        print_stderr(f"Attempt {attempt} of {id} has ended; the job's newest attempt is {last.attempt} ({last.state}).")
+    if attempt is not None and (attempt < last.attempt or last.state not in FINAL):
+        newest = f"; the job's newest attempt is {last.attempt}" if attempt < last.attempt else ""
+        print_stderr(f"Attempt {attempt} of {id} has ended{newest}; the job is {last.state}.")
         sys.exit(FAILED)
     sys.exit(exit_code(last) if last.state in FINAL else DONE)
 

@@ -158,6 +158,15 @@ def test_a_log_is_followed_from_the_first_attempt_to_the_end(world: ServiceWorld
     assert run(world, "bob", "logs", "-f", job.id)[:2] == (0, "step 1 ä\nstep 2\n")
 
 
+def test_the_log_of_an_attempt_after_which_the_job_is_paused_is_no_success(world: ServiceWorld) -> None:
+    job = client(world).submit("true", dir=None)
+    world.step()
+    world.see_running(job.id)
+    world.see_running(job.id, ended_at=world.clock(), exit_status=75, tree_gone=True)
+    ended, _, error = run(world, "bob", "logs", "-f", "--attempt", "1", job.id)
+    assert (ended, error) == (1, f"Attempt 1 of {job.id} has ended; the job is paused.\n")
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
