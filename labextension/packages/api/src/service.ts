@@ -150,7 +150,15 @@ export class Service {
   }
 
   async projects(): Promise<Project[]> {
-    return (await answerOf(this.client.GET('/projects', { params: { query: { limit: String(PAGE) } } }))).items;
+    const found: Project[] = [];
+    for (;;) {
+      const query = { offset: String(found.length), limit: String(PAGE) };
+      const { items, _pagination } = await answerOf(this.client.GET('/projects', { params: { query } }));
+      found.push(...items);
+      if (items.length === 0 || found.length >= _pagination.total) {
+        return found;
+      }
+    }
   }
 
   notebook(id: string): Promise<Notebook> {

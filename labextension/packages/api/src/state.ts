@@ -107,6 +107,9 @@ export function limited(jobs: Map<string, Job>, most: number): Map<string, Job> 
  */
 export function withReading(state: State, before: State, read: Notebook, now: number): State {
   const { notebook, countdown } = state;
+  if (notebook === null && before.notebook === null && read.id === state.notebookId) {
+    return { ...state, notebook: read, countdown: read.idle ? countdownOf(read.idle, now) : countdown }; // the first read failed
+  }
   if (notebook === null || notebook !== before.notebook || countdown !== before.countdown) {
     return state;
   }

@@ -35,3 +35,17 @@ test('a job is queued again with the idempotency key of the action', async () =>
   await service.repeat('a', 'rerun', 'k1', { TOKEN: 'x' });
   expect(sent).toEqual([['/api/jobs/a/actions/rerun', { secrets: { TOKEN: 'x' }, idempotency_key: 'k1' }]]);
 });
+
+test('all projects are read, a page at a time', async () => {
+  const names = Array.from({ length: 250 }, (_, at) => `p${at}`);
+  const asked: string[] = [];
+  const service = new Service('http://hub/api', async request => {
+    const { searchParams, search } = new URL(request.url);
+    asked.push(search);
+    const offset = Number(searchParams.get('offset'));
+    const items = names.slice(offset, offset + Number(searchParams.get('limit'))).map(name => ({ name }));
+    return Response.json({ items, _pagination: { offset, limit: 200, total: names.length, next: null } });
+  });
+  expect((await service.projects()).map(one => one.name)).toEqual(names);
+  expect(asked).toEqual(['?offset=0&limit=200', '?offset=200&limit=200']);
+});

@@ -47,6 +47,14 @@ test('a later reading of the notebook has its warning, enforcement and countdown
   expect(withReading(after, after, SLICE, 2_000).notebook?.warning).toBeNull();
 });
 
+test('a notebook that could not be read at first is there after the next reading', () => {
+  const before = { ...world(), notebookId: SLICE.id, notebook: null };
+  const read = { ...SLICE, idle: WARNED };
+  expect(withReading(before, before, read, 1_000)).toEqual({ ...before, notebook: read, countdown: countdownOf(WARNED, 1_000) });
+  const other = { ...before, notebookId: 'another' };
+  expect(withReading(other, other, read, 1_000)).toBe(other);
+});
+
 test('a reading of the notebook is older than what arrived since it began', () => {
   const before = { ...world(), notebookId: 'n', notebook: SLICE, countdown: countdownOf(WARNED, 0) };
   const read = { ...SLICE, idle: WARNED };

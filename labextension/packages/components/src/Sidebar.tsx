@@ -99,14 +99,14 @@ interface SectionProps {
 
 function Section({ name, title, opened = 0, children }: SectionProps): JSX.Element {
   const key = `jupyter-gpu-quota:closed:${name}`;
-  const [open, setOpen] = useState(() => window.localStorage.getItem(key) === null);
+  const [open, setOpen] = useState(() => isOpen(key));
   useEffect(() => {
     if (opened > 0) {
       setOpen(true);
     }
   }, [opened]);
   useEffect(() => {
-    open ? window.localStorage.removeItem(key) : window.localStorage.setItem(key, '1');
+    keepOpen(key, open);
   }, [key, open]);
   return (
     <details className="jgq-section" open={open} onToggle={event => setOpen(event.currentTarget.open)}>
@@ -116,4 +116,20 @@ function Section({ name, title, opened = 0, children }: SectionProps): JSX.Eleme
       {children}
     </details>
   );
+}
+
+function isOpen(key: string): boolean {
+  try {
+    return window.localStorage.getItem(key) === null;
+  } catch {
+    return true; // The storage is blocked.
+  }
+}
+
+function keepOpen(key: string, open: boolean): void {
+  try {
+    open ? window.localStorage.removeItem(key) : window.localStorage.setItem(key, '1');
+  } catch {
+    // The storage is full or blocked: it lasts until the page is closed.
+  }
 }
