@@ -48,6 +48,9 @@ USEFUL_MS = 12 * 3_600_000
 FAILING_BATCH, BATCH = 2, 16
 """Messages of one run, per concurrent send of the channel: while the channel fails, and while it works."""
 
+JOBS_AT_ONCE = 100
+"""Jobs whose messages are queued in one transaction: other writers wait for it."""
+
 CHECK_EVERY_MS = 2_000
 CHANNELS = ("webhook", "mail")
 PENDING_PAGE = Page(limit=1_000)
@@ -173,7 +176,7 @@ class JobNotifications:
     """Queues the messages about jobs. ``defaults`` are the events of a job whose owner chose none.
 
     It reads the jobs that changed. The id of a message names the job, the attempt and the event, so that a repeated run
-    queues nothing twice. The version up to which it has read is stored in the same transaction; a controller that takes
+    queues nothing twice. The version up to which it has read is stored with the last of them; a controller that takes
     over continues there.
     """
 
@@ -191,6 +194,9 @@ class JobNotifications:
         changes = self.view.changes(self._version) if self._version else None
         version = self.view.version() if changes is None else changes.version
         requests = [] if changes is None else [*self._requests(changes.jobs, now)]
+        while len(requests) > JOBS_AT_ONCE:
+            self.store.record(*requests[:JOBS_AT_ONCE])
+            del requests[:JOBS_AT_ONCE]
         if requests or changes is None:
             note = Note(kind="job_events", subject=CURSOR, at=now, document={"version": version})
             self.store.record(*requests, KeepNotes(notes=(note,)))

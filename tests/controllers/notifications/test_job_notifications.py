@@ -11,11 +11,13 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from jupyter_gpu_quota.controllers import notifications
 from jupyter_gpu_quota.controllers.notifications import USEFUL_MS, ChannelSender, JobNotifications
 from jupyter_gpu_quota.notifications.document import body, schema
 from jupyter_gpu_quota.notifications.job_message import JOB_EVENTS, JobMessage
 from jupyter_gpu_quota.notifications.message import subject, text
 from jupyter_gpu_quota.store.records.calls import Page
+from jupyter_gpu_quota.store.records.commands import Recorded, Refusal, Request
 from tests.api.world import ServiceWorld, service_world
 from tests.controllers.setups.notifications import RecordingChannel
 
@@ -102,6 +104,26 @@ def test_the_message_of_a_failure_names_the_job_its_cause_and_what_to_do(world: 
     said = text(message)
     assert f"bob, your job “train” ({job}) of project vision in pool train failed." in said
     assert "exit status 3" in said and f"jupyter gpu-quota logs --tail 20 {job}" in said
+
+
+def test_the_messages_of_many_jobs_are_queued_in_parts(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifications, "JOBS_AT_ONCE", 2)
+    notified = Notified(world)
+    for job in [notified.running(notify=["ended"], gpu="0.25") for _ in range(5)]:
+        notified.end(job)
+    written, record = list[int](), notified.loop.store.record
+
+    def noted(*requests: Request) -> list[Recorded | Refusal]:
+        written.append(len(requests))
+        return record(*requests)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(notified.loop.store, "record", noted)
+        notified.loop.run_once(world.clock())
+    assert written == [2, 2, 2], "two jobs, two jobs, and one with the version"
+    assert notified.round() == ["job_ended"] * 5
+    notified.take_over()
+    assert notified.round() == []
 
 
 def test_a_job_that_ended_while_no_controller_ran_is_notified(world: ServiceWorld) -> None:
