@@ -201,3 +201,19 @@ def test_copies_keep_no_other_work_from_the_disk(thread: LoopThread) -> None:
 
 async def _in_thread() -> str:
     return await asyncio.to_thread(lambda: "read")
+
+
+def test_a_task_that_loses_a_cancellation_is_ended() -> None:
+    thread, runs = LoopThread(), list[None]()
+
+    async def loses_it() -> None:
+        runs.append(None)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise OSError("the connection was closed") from None
+
+    thread.run_forever("watch", loses_it)
+    until(lambda: runs, what="a run")
+    thread.close()
+    assert len(runs) == 1

@@ -20,6 +20,7 @@ DISK_THREADS = 16
 COPY_THREADS = 4
 
 RESTART_S = 5.0
+CANCEL_EVERY_S = 0.5
 
 T = TypeVar("T")
 Task = Callable[[], Coroutine[Any, Any, object]]
@@ -142,11 +143,12 @@ class LoopThread:
             log.exception("%s failed and will be tried again", key)
 
     async def _cancel(self) -> None:
+        """Cancel all tasks, again and again: a library may turn a cancellation into an error, which is tried again."""
         self._next.clear()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others, timeout=CANCEL_EVERY_S)
 
 
 async def all_of(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
