@@ -11,6 +11,7 @@ class ReasonCode(StrEnum):
     WITHIN_GUARANTEE = "within_guarantee"
     WITHIN_FAIR_SHARE = "within_fair_share"
     IDLE_SURPLUS = "idle_surplus"
+    NON_PREEMPTIBLE_WITHIN_QUOTA = "non_preemptible_within_quota"
     BORROWS_NOTEBOOK_QUOTA = "borrows_notebook_quota"
     BORROWS_RESERVED_DEVICES = "borrows_reserved_devices"
     WITHIN_NOTEBOOK_QUOTA = "within_notebook_quota"

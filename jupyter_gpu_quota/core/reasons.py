@@ -39,6 +39,18 @@ class BorrowsReservedDevices(Position): __slots__ = ()
 
 
 @record
+class NonPreemptibleWithinQuota:
+    """A start by R8 in a project over quota. ``non_preemptible_milli`` is the project's other use of this kind."""
+
+    code: ClassVar[ReasonCode] = ReasonCode.NON_PREEMPTIBLE_WITHIN_QUOTA
+    project: str
+    asked_milli: int
+    used_milli: int
+    non_preemptible_milli: int
+    quota_milli: int
+
+
+@record
 class WithinNotebookQuota:
     """``was`` is "lent" for a lent slice that returns to its notebook."""
 
@@ -503,7 +515,8 @@ class OtherReason:
 
 Reason = (
     WithinGuarantee | WithinFairShare | IdleSurplus | BorrowsNotebookQuota | BorrowsReservedDevices
-    | WithinNotebookQuota | Reclaimed | FairShareReclaimed | PreemptedInProject | BorrowerReturns | ReservationBegins
+    | NonPreemptibleWithinQuota | WithinNotebookQuota
+    | Reclaimed | FairShareReclaimed | PreemptedInProject | BorrowerReturns | ReservationBegins
     | Moved | Shrunk | Grown | TimeLimit | RankFailed | HeldByUser | CancelledByUser | JobEnd
     | OverShare | StoppedOverShare | EnforcementTooWeak | EnforcementUnavailable | StoppedTooWeak | StoppedIdle
     | DataUnavailable

@@ -47,6 +47,7 @@ LABELS: Mapping[str, str] = {
     "min_runtime_s": "minimum run time",
     "most_s": "longest time limit to start before",
     "node": "node",
+    "non_preemptible_milli": "used by other non-preemptible jobs",
     "notebook_milli": "part of the limit for notebooks",
     "oom_kill": "process killed for memory",
     "others_milli": "quotas of others that may be claimed",

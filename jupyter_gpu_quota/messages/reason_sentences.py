@@ -41,6 +41,12 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
         "asks for GPUs.",
         "It {starts} on GPUs that would be idle.",
     ),
+    R.NON_PREEMPTIBLE_WITHIN_QUOTA: (
+        "{project} asked for {asked_milli:gpu} GPU that may not be preempted. Its other jobs of this kind use "
+        "{non_preemptible_milli:gpu} of its training quota of {quota_milli:gpu}, so it {starts}, and is not preempted, "
+        "though the project is over quota: with its preemptible jobs it used {used_milli:gpu}.",
+        "It {starts}, and is not preempted: its project's non-preemptible jobs are within the training quota.",
+    ),
     R.BORROWS_NOTEBOOK_QUOTA: (
         "{project} asked for {asked_milli:gpu} GPU; no GPUs that fit {are} free but those of notebook quota without a "
         "notebook, so it {starts} on them. It is paused when a notebook needs that quota.",

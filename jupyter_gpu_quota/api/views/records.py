@@ -166,6 +166,7 @@ STARTED = frozenset(
         ReasonCode.WITHIN_GUARANTEE,
         ReasonCode.WITHIN_FAIR_SHARE,
         ReasonCode.IDLE_SURPLUS,
+        ReasonCode.NON_PREEMPTIBLE_WITHIN_QUOTA,
         ReasonCode.BORROWS_NOTEBOOK_QUOTA,
         ReasonCode.BORROWS_RESERVED_DEVICES,
     }

@@ -40,8 +40,10 @@ class Claims:
             self.add(preemption)
             return
         occupy(self.ledger, preemption.pieces, borrowed=preemption.borrowed)
-        size = preemption.preemptor.request.size
-        reason = reasons.started(project, size, 0, preemption.preemptor.entitlement, borrowed=preemption.borrowed)
+        size, entitlement = preemption.preemptor.request.size, preemption.preemptor.entitlement
+        reason = reasons.started(
+            project, size, 0, entitlement, preemptible=job.preemptible, borrowed=preemption.borrowed
+        )
         self.pool.add_started(job, preemption.pieces, borrowed=preemption.borrowed)
         self.builder.take_over(preemption)
         self._queue_again(preemption)

@@ -114,7 +114,8 @@ class SchedulingCycle:
         occupy(self.ledger, pieces, borrowed=borrowed)
         self.pool.reserved.remove(victim)
         self.pool.add_started(job, pieces, borrowed=borrowed)
-        reason = reasons.started(project, victim.size, 0, project.entitlement(0), borrowed=borrowed)
+        entitlement, preemptible = project.entitlement(0), victim.preemptible
+        reason = reasons.started(project, victim.size, 0, entitlement, preemptible=preemptible, borrowed=borrowed)
         self.builder.start(job, pieces, borrowed=borrowed, reason=reason)
 
     def _waits_for_limit(self, victim: Victim) -> bool:

@@ -223,7 +223,8 @@ class JobService:
             if isinstance(fit, Fit):
                 fit = self._beside_whole_nodes(queue.job_class, fit)
                 job = queue.take() if job is None else queue.pick(job)
-                reason = reasons.started(project, queue.size, queue.size, one.entitlement, borrowed=borrowed)
+                size, right, preemptible = queue.size, one.entitlement, job.preemptible
+                reason = reasons.started(project, size, size, right, preemptible=preemptible, borrowed=borrowed)
                 if borrows:
                     borrowed, reason = True, reasons.borrows_reserved(project, queue.size)
                 occupy(self.ledger, fit.pieces, borrowed=borrowed)

@@ -33,6 +33,7 @@ from ..reasons import (
     Moved,
     NeverFits,
     NoFreeGpu,
+    NonPreemptibleWithinQuota,
     NoSuchProject,
     PausesUsedUp,
     PreemptedInProject,
@@ -63,8 +64,18 @@ _STARTED: dict[Entitlement, type[WithinGuarantee | WithinFairShare | IdleSurplus
 }
 
 
-def started(project: QuotaState, size: int, counted: int, entitlement: Entitlement, *, borrowed: bool) -> Reason:
+def started(
+    project: QuotaState, size: int, counted: int, entitlement: Entitlement, *, preemptible: bool, borrowed: bool
+) -> Reason:
     """Why a job starts. ``counted`` is what of its size the project's use does not count yet."""
+    if not preemptible and entitlement is not Entitlement.GUARANTEE:
+        return NonPreemptibleWithinQuota(
+            project=project.name,
+            asked_milli=size,
+            used_milli=project.use + counted - size,
+            non_preemptible_milli=project.non_preemptible_use + counted - size,
+            quota_milli=project.quota,
+        )
     kind = BorrowsNotebookQuota if borrowed else _STARTED[entitlement]
     return kind(
         project=project.name,

@@ -40,6 +40,7 @@ CEILING = Kind("A job waits until work below the same ceiling or limit has left 
 OVERDUE = Kind("A job waits for an older one of its project, which has waited for its patience", "R24")
 BEFORE_IT = Kind("A job that was started pauses, moves or shrinks others now, or the reverse", "R22, R26")
 SURPLUS = Kind("A job counts as running on surplus where it was a borrower, or the reverse", "R6, R76")
+OWN_REASON = Kind("A non-preemptible job of a project over quota starts with a reason of its own", "R8")
 OTHER = Kind("No rule", "")
 
 TAKES = {
@@ -51,15 +52,18 @@ TAKES = {
     frozenset({"grows"}): GROWS,
 }
 WAITS = {"above_user_ceiling": CEILING, "above_limit": CEILING, "behind_overdue_job": OVERDUE}
-RESERVED_CODE = "borrows_reserved_devices"
+RESERVED_CODE, NON_PREEMPTIBLE_CODE = "borrows_reserved_devices", "non_preemptible_within_quota"
 
 
 def kind_of(before: Mapping[str, Any], now: Mapping[str, Any]) -> Kind | None:
-    """The kind of the first service that differs between two recorded decisions. None if their plans are equal."""
+    """The kind of the first service that differs between two recorded decisions. None if their plans are equal.
+
+    A difference in the reason alone counts if there is no other.
+    """
     if before["plan"]["actions"] == now["plan"]["actions"]:
         return None
-    for kind in _kinds(before, now):
-        return kind
+    if kinds := sorted(_kinds(before, now), key=lambda kind: kind is OWN_REASON):
+        return kinds[0]
     was, rows = before["plan"]["actions"], now["plan"]["actions"]
     return RECORDED if [one for one in rows if not is_backfill(one)] == was else FIGURES
 
@@ -117,6 +121,8 @@ def _new(found: Service) -> Kind:
 
 def _other_start(was: Service, found: Service) -> Kind:
     if was.code != found.code:
+        if found.code == NON_PREEMPTIBLE_CODE and was.placements == found.placements:
+            return OWN_REASON
         return BORROWS if found.code == RESERVED_CODE else SURPLUS
     return DEVICES
 
