@@ -103,8 +103,13 @@ system:serviceaccount:{{ include "gpu-quota.agentNamespace" . }}:{{ include "gpu
 {{- mergeOverwrite $own .Values.settings | toJson -}}
 {{- end -}}
 
-{{/* A Deployment of the service. Takes root, part (all, api or controllers), replicas, resources. */}}
+{{/*
+A Deployment of the service. Takes root, part (all, api or controllers), replicas, resources.
+
+The pods of "all" have the component api: a change of the database keeps the Deployment, whose selector is immutable.
+*/}}
 {{- define "gpu-quota.deployment" -}}
+{{- $component := ternary "controllers" "api" (eq .part "controllers") -}}
 {{- $name := include "gpu-quota.fullname" .root -}}
 {{- $values := .root.Values -}}
 apiVersion: apps/v1
@@ -120,12 +125,12 @@ spec:
   selector:
     matchLabels:
       {{- include "gpu-quota.selector" .root | nindent 6 }}
-      app.kubernetes.io/component: {{ .part }}
+      app.kubernetes.io/component: {{ $component }}
   template:
     metadata:
       labels:
         {{- include "gpu-quota.labels" .root | nindent 8 }}
-        app.kubernetes.io/component: {{ .part }}
+        app.kubernetes.io/component: {{ $component }}
         hub.jupyter.org/network-access-hub: "true"
         {{- with $values.pod.labels }}{{ toYaml . | nindent 8 }}{{ end }}
       annotations:

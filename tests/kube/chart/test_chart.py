@@ -142,6 +142,19 @@ def test_with_postgresql_api_and_controllers_are_two_deployments() -> None:
     assert accounts == {"gpu-quota": "gpu-quota-api", "gpu-quota-controllers": "gpu-quota-controllers"}
 
 
+def test_another_database_keeps_the_selectors_which_are_immutable() -> None:
+    found = [rendered(*words) for words in ((), ("--set", "database.existingSecret=s"))]
+    before, after = (
+        {each["metadata"]["name"]: each["spec"]["selector"] for each in kinds(one, "Deployment")} for one in found
+    )
+    assert before["gpu-quota"] == after["gpu-quota"]
+    for one in found:
+        (service,) = kinds(one, "Service")
+        (deployment,) = [each for each in kinds(one, "Deployment") if each["metadata"]["name"] == "gpu-quota"]
+        labels = deployment["spec"]["template"]["metadata"]["labels"]
+        assert service["spec"]["selector"].items() <= labels.items()
+
+
 @pytest.mark.parametrize("example", ["gpu-quota.yaml", "gpu-quota-postgresql.yaml"])
 def test_the_file_of_a_setting_is_mounted_as_in_the_page(tmp_path: Path, example: str) -> None:
     page = (ROOT / "docs/how-to/kubernetes.md").read_text()
@@ -438,10 +451,12 @@ def test_a_deployed_pod_has_the_token_of_the_hub_s_secret(dra_plane: ControlPlan
     assert base64.b64decode(secret["data"][key["key"]]).decode() == HUB_TOKEN
 
 
-def test_every_object_with_postgresql_is_accepted_and_the_claim_stays(dra_plane: ControlPlane) -> None:
+def test_a_release_changes_to_postgresql_and_its_claim_stays(dra_plane: ControlPlane) -> None:
     namespace = dra_plane.new_namespace()
     values = ["--values", str(EXAMPLES / "gpu-quota-postgresql.yaml"), "--set", "volume.existingClaim="]
-    run(dra_plane, "install", RELEASE, str(CHART), "--namespace", namespace, *values)
+    on_sqlite = "database.existingSecret=,api.replicas=1,controllers.replicas=1,podDisruptionBudget.enabled=false"
+    run(dra_plane, "install", RELEASE, str(CHART), "--namespace", namespace, *values, "--set", on_sqlite)
+    run(dra_plane, "upgrade", RELEASE, str(CHART), "--namespace", namespace, *values)
     names = {
         each["metadata"]["name"] for each in dra_plane.get(f"/apis/apps/v1/namespaces/{namespace}/deployments")["items"]
     }
