@@ -85,6 +85,8 @@ async def apply(call: Call) -> Answer:
     file = await _parsed(call, edit.text)
     if (expected := _expected(call, file)) is None:
         raise Refused(428, "which_revision", _no_revision_sentence(call))
+    if (answer := await _unchanged(call, file, edit.text, expected)) is not None:
+        return answer
     return await _put(call, file, edit.text, expected, edit.comment, await _checked(call, file, edit))
 
 
@@ -104,15 +106,13 @@ ACCEPT_STOPS = (
 
 
 async def _checked(call: Call, file: QuotaFile, edit: QuotaEdit) -> Objections:
-    """Refuse a file that contradicts itself and, unless that is accepted, one that does not fit or ends work."""
+    """Refuse a file that contradicts itself, and one with an objection that is not accepted.
+
+    Returns what is accepted, and all warnings.
+    """
     found = await objections_to(call.services, Edit.of(call.services, file))
     if not found.sums.acceptable:
         raise Refused(409, "contradicting", "\n".join([*found.sums.refusals, "Nothing was put in force."]))
-    return await _accepted(call, file, edit, found)
-
-
-async def _accepted(call: Call, file: QuotaFile, edit: QuotaEdit, found: Objections) -> Objections:
-    """Refuse a file with every objection that is not accepted. Returns what is accepted and all warnings."""
     does_not_fit = ACCEPT_NO_DEVICE if found.sums.without_device else ACCEPT_OVERCOMMIT
     objections = [
         ("overcommitted", edit.accept_overcommit, found.sums.refusals, does_not_fit),
@@ -126,11 +126,19 @@ async def _accepted(call: Call, file: QuotaFile, edit: QuotaEdit, found: Objecti
     return replace(found, warnings=warnings, removed={} if edit.accept_removal else found.removed)
 
 
+async def _unchanged(call: Call, file: QuotaFile, text: str, expected: int | None) -> Answer | None:
+    """The answer for a text that is in force already, with its objections as warnings; None for another text."""
+    present = call.store_view.quota
+    if present is None or not await _changes_nothing(call, text, expected):
+        return None
+    found = await objections_to(call.services, Edit.of(call.services, file))
+    unknown = await unknown_members(call.services, file, text)
+    return await _answer(call, present, [*found.sums.refusals, *found.warnings, *unknown], unchanged=True)
+
+
 async def _put(call: Call, file: QuotaFile, text: str, expected: int | None, comment: str, found: Objections) -> Answer:
-    """Record a revision, unless the same text is in force already. Refused if work began in what it removes."""
+    """Record a revision. Refused if work began in what it removes."""
     store_view, present = call.store_view, call.store_view.quota
-    if present is not None and await _changes_nothing(call, text, expected):
-        return await _answer(call, present, found.warnings, unchanged=True)
     request = await store_view.read(_request, file, text, (present.revision if present else 0) + 1)
     edit = replace(request, actor=call.person.id, expected_revision=expected, comment=comment)
     await call.services.record(replace(edit, removed=found.removed, checked=found.checked))
@@ -189,15 +197,12 @@ def _no_revision_sentence(call: Call) -> str:
     )
 
 
-async def _why_stale(call: Call, file: QuotaFile, text: str) -> str | None:
+async def _why_stale(call: Call, file: QuotaFile, text: str, expected: int | None) -> str | None:
     """Why ``apply`` would refuse the base revision of a file. Raises Refused for a file that could not be stored."""
     present = call.store_view.quota.revision if call.store_view.quota else 0
     request = await call.store_view.read(_request, file, text, present + 1)
-    expected = _expected(call, file)
     if expected is None:
         return _no_revision_sentence(call)
-    if await _changes_nothing(call, text, expected):
-        return None
     return replace(request, expected_revision=expected).why_stale(present)
 
 
@@ -207,10 +212,16 @@ async def preview(call: Call) -> Answer:
     await call.store_view.refresh_if_stale()
     with call.slow_work():
         file = await _parsed(call, edit.text)
-        stale = await _why_stale(call, file, edit.text)
+        expected = _expected(call, file)
+        is_in_force = await _changes_nothing(call, edit.text, expected)
+        stale = None if is_in_force else await _why_stale(call, file, edit.text, expected)
         found = await preview_of(call.services, Edit.of(call.services, file))
         warnings = [*found.warnings, *await unknown_members(call.services, file, edit.text)]
-    return Answer(body=found.model_copy(update={"stale": stale, "warnings": warnings}))
+    update: dict[str, object] = {"stale": stale, "warnings": warnings}
+    if is_in_force:  # apply refuses nothing
+        refused = ("refusals", "without_device", "removals", "stops")
+        update = {name: [] for name in refused} | {"acceptable": True, "warnings": [*found.refusals, *warnings]}
+    return Answer(body=found.model_copy(update=update))
 
 
 async def revisions(call: Call) -> Answer:
@@ -246,10 +257,11 @@ async def revert(call: Call) -> Answer:
     old = await _revision(call)
     text = await call.store_view.read(quotafile.export, old.text, old.revision)
     file = await _parsed(call, text)
-    found = await objections_to(call.services, Edit.of(call.services, file))
+    if (answer := await _unchanged(call, file, text, present)) is not None:
+        return answer
     removal, stops = call.flag("accept_removal"), call.flag("accept_stops")
     edit = QuotaEdit(text=text, accept_overcommit=True, accept_removal=removal, accept_stops=stops)
-    found = await _accepted(call, file, edit, found)
+    found = await _checked(call, file, edit)
     return await _put(call, file, text, present, f"back to revision {old.revision}", found)
 
 

@@ -124,6 +124,20 @@ def test_an_admin_accepts_an_overcommitted_window_by_name(world: ServiceWorld) -
     assert world.put_quota(text, accept_overcommit=True).status == 200
 
 
+def test_the_file_in_force_is_not_refused_again_for_what_was_accepted(world: ServiceWorld) -> None:
+    text = QUOTA.replace("{train: {training: 2}", "{train: {training: 9}", 1)
+    assert world.put_quota(text, accept_overcommit=True).status == 200
+    again = world.put_quota(text)
+    assert (again.status, again.json["unchanged"]) == (200, True)
+    assert any("add up to" in line for line in again.json["warnings"])
+    headers = {"If-Match": f'"{again.json["revision"]}"'}
+    found = world.post("quota/preview", "ann", {"text": text}, headers=headers).json
+    assert (found["refusals"], found["acceptable"]) == ([], True)
+    assert any("add up to" in line for line in found["warnings"])
+    other = world.post("quota/preview", "ann", {"text": text + "# a comment\n"}, headers=headers).json
+    assert other["refusals"], "it would be a new revision"
+
+
 def test_a_refused_file_gets_a_line_for_each_problem_and_the_option_that_accepts_it(world: ServiceWorld) -> None:
     text = QUOTA.replace("{train: {training: 2}", "{train: {training: 9}", 1)
     assert text != QUOTA
@@ -304,6 +318,15 @@ def test_a_contradictory_file_cannot_be_accepted(world: ServiceWorld, amounts: s
     refused = world.put_quota(DEPARTMENTS + calendar(amounts), accept_overcommit=True)
     assert (refused.status, refused.json["reason"]) == (409, "contradicting")
     assert words in refused.json["message"] and "while nights is open" in refused.json["message"]
+
+
+def test_a_revert_to_a_contradictory_file_is_refused(world: ServiceWorld) -> None:
+    """The service puts the first file in force without its devices, and so without this check."""
+    world.apply(DEPARTMENTS + calendar("projects: {speech: {train: {training: 2.5}}}"))
+    contradictory = world.get("quota", "ann").json["revision"]
+    assert world.put_quota(DEPARTMENTS).status == 200
+    refused = world.post(f"quota/revisions/{contradictory}/actions/revert", "ann")
+    assert (refused.status, refused.json["reason"]) == (409, "contradicting")
 
 
 def test_views_and_projections_use_the_amounts_in_force_now(world: ServiceWorld) -> None:
