@@ -180,7 +180,8 @@ def _print(each: Result, *, heading: bool, explained: bool) -> None:
     found, advice = each.found, each.advice
     if explained:
         found, advice = (text.replace(hub_settings.UNKNOWN, hub_settings.UNKNOWN_AGAIN) for text in (found, advice))
-    click.echo(f"  {verdict}  {each.what.ljust(13)}  {wrapped(plain_text(found), indent=INDENT)}")
+    begin = f"  {each.verdict:4}  {each.what:13}  "
+    click.echo(f"  {verdict}{begin[6:]}{wrapped(plain_text(found), indent=len(begin))}")
     if advice:
         click.echo(f"{'':{INDENT}}→ {wrapped(plain_text(advice), indent=INDENT + 2)}")
     if each.abilities:

@@ -104,10 +104,12 @@ def _check_fit(path: Path, file: QuotaFile, devices: Sequence[Device], known: Kn
     from ...api.quota_edits.arithmetic import arithmetic_of_file
 
     placed = [replace(device, pool=file.pool_of(device)) for device in devices]
-    refusals = arithmetic_of_file(file, placed, int(time.time() * 1000)).refusals
-    if refusals:
+    found = arithmetic_of_file(file, placed, int(time.time() * 1000))
+    if found.refusals:
         advice = "correct a selector, lower a quota or add devices; or apply it with --accept-overcommit"
-        return fail("quota file", f"{path}: {' '.join(refusals)}", advice)
+        if not found.acceptable:
+            advice = "correct the file; apply refuses what contradicts itself"
+        return fail("quota file", f"{path}: {' '.join(found.refusals)}", advice)
     if not placed:
         why = "" if known.whole else f"; {UNKNOWN}"
         return warn(
@@ -117,12 +119,12 @@ def _check_fit(path: Path, file: QuotaFile, devices: Sequence[Device], known: Kn
     if empty:
         advice = "no work starts in a pool without a device: change its selector, or remove it"
         return warn("quota file", f"{path} is valid; no device here is in the pool {', '.join(empty)}", advice)
-    found = f"{path} is valid and fits the {counted(len(placed), 'device')} here"
+    fits = f"{path} is valid and fits the {counted(len(placed), 'device')} here"
     weak = _weak_devices_text(file, placed, known.config)
     if weak:
         advice = "to share devices, lower policy.enforcement, or fix the causes in the table's rows *could enforce*"
-        return warn("quota file", f"{found}; {weak}", advice)
-    return ok("quota file", found)
+        return warn("quota file", f"{fits}; {weak}", advice)
+    return ok("quota file", fits)
 
 
 def _weak_devices_text(file: QuotaFile, devices: Sequence[Device], config: GPUQuota) -> str:

@@ -14,11 +14,11 @@ from click.testing import CliRunner
 
 from jupyter_gpu_quota.backends.local.enforcement.cgroup import Cgroups, own_group
 from jupyter_gpu_quota.backends.rendering.variables import SHARE_VARIABLE
-from jupyter_gpu_quota.cli import main
+from jupyter_gpu_quota.cli import main, prose
+from jupyter_gpu_quota.cli.doctor import command, probes
 from jupyter_gpu_quota.cli.doctor import data as data_probes
 from jupyter_gpu_quota.cli.doctor import devices as device_probes
 from jupyter_gpu_quota.cli.doctor import hub as hub_probes
-from jupyter_gpu_quota.cli.doctor import probes
 from jupyter_gpu_quota.cli.doctor.hub_settings import KnownSettings
 from jupyter_gpu_quota.client import connection
 from jupyter_gpu_quota.settings import GPUQuota
@@ -401,6 +401,28 @@ def test_a_quota_file_is_checked_against_this_machine(
     assert (found["verdict"], said in found["found"]) == (verdict, True), found
     monkeypatch.setenv("JUPYTER_GPU_QUOTA_SETTINGS", json.dumps({**settings, "quota_file": str(file)}))
     assert doctor("--state-dir", str(tmp_path))["quota file"] == found
+
+
+def test_the_result_of_a_further_cluster_has_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(prose, "COLUMNS", 80)
+    found = "the account of the service may list and watch pods, resource claims, resource slices and events"
+    command._print(probes.ok("west: permissions", found), heading=False, explained=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and max(map(len, lines)) <= 80
+
+
+def test_a_contradictory_quota_file_gets_no_advice_to_accept_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "quota.yaml"
+    when = "when: {dates: [2020-01-01/2099-12-31], timezone: UTC}"
+    file.write_text(f"{QUOTA}calendar: [{{name: nights, {when}, projects: {{fraud: {{train: {{limit: 1}}}}}}}}]\n")
+    settings = {"simulated_devices": [{"model": "Sim", "memory_mib": 1000, "count": 2}]}
+    monkeypatch.setenv("JUPYTER_GPU_QUOTA_SETTINGS", json.dumps(settings))
+    found = doctor("--state-dir", str(tmp_path), "--quota", str(file))["quota file"]
+    assert (found["verdict"], found["advice"]) == ("fail", "correct the file; apply refuses what contradicts itself")
 
 
 @pytest.mark.parametrize(
