@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Collection, Iterator, Mapping
 from typing import Literal
 
@@ -95,10 +96,11 @@ def _incoherent_data(rows: list[DataSection]) -> Found:
         if row.claim is None and (why := _without_claim(row)) is not None:
             yield ("data", i, why[0]), f"data {row.name}: {why[1]}"
         elif row.claim is not None:
-            first = mounted.setdefault(row.mounted_at.rstrip("/"), row.name)
+            mount = posixpath.normpath(row.mounted_at)
+            first = mounted.setdefault(mount, row.name)
             if first != row.name:
                 yield ("data", i), f"data {row.name}: pods have {first} at {row.mounted_at}; write another mount"
-            if (top := row.mounted_at.split("/")[1]) in RESERVED_FOLDERS:
+            if (top := mount.split("/")[1]) in RESERVED_FOLDERS:
                 words = f"/{top} is not for data in pods; write a mount such as /data/{row.name}"
                 yield ("data", i), f"data {row.name}: {words}"
         other = named.setdefault(row.variable, row.name)

@@ -27,6 +27,12 @@ def _without_dots(path: str) -> str:
     return path
 
 
+def _not_none(name: str) -> str:
+    if name == "none":
+        raise refuse("a submission with --data none has no data; write another name")
+    return name
+
+
 def _last_day(value: object) -> date:
     if not isinstance(value, str) or not DATE.fullmatch(value):
         raise refuse(f"{value!s:.40} is not a date; write the last day, such as 2027-01-31")
@@ -55,7 +61,7 @@ class DataSection(Section):
     On one machine nothing is mounted, and file permissions decide. Pods have it at ``mount``, or else at ``path``.
     """
 
-    name: ItemName
+    name: Annotated[ItemName, AfterValidator(_not_none)]
     path: FolderPath | None = None
     claim: ClaimName | None = None
     sub_path: SubPath | None = None

@@ -18,7 +18,7 @@ from ..core.enforcement.levels import EnforcementLevel, RequiredEnforcement
 from ..core.idle.activity import IdleMode, IdlePolicy
 from ..core.model import OWN_CLUSTER, Amounts, Department, Device, Node, Policy, PreemptionPolicy, Project, Window
 from ..core.reasons import DataUnavailable
-from ..messages.validation import MAX_NUMBER
+from ..messages.validation import MAX_NUMBER, shown
 from .calendar import expand
 from .calendar_section import AmountsChange, CalendarSection, ChangedPerUser, WhenSection, core_amounts
 from .data_section import DataSection, data_variable
@@ -290,7 +290,7 @@ class PolicySection(Section):
 
 def _this_version(version: object) -> object:
     if version != 1 or isinstance(version, bool):
-        raise refuse(f"{version!s:.40} is not a version of the quota file that this release reads; write version: 1")
+        raise refuse(f"{shown(version)} is not a version of the quota file that this release reads; write version: 1")
     return 1
 
 

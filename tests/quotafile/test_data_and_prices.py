@@ -87,10 +87,17 @@ def test_the_variable_of_data_has_letters_digits_and_underscores() -> None:
         pytest.param("{name: a, claim: c, mount: /gpu-quota/run, groups: [x]}", "not for data", id="the job's folder"),
         pytest.param("{name: a, claim: c, mount: /, groups: [x]}", "not for data", id="the root of the pod"),
         pytest.param("{name: a, claim: c, mount: /d/../usr, groups: [x]}", "data.a.mount", id="a mount with dots"),
+        pytest.param("{name: a, claim: c, path: /d/../usr, groups: [x]}", "/usr is not", id="a path with dots in pods"),
+        pytest.param("{name: none, path: /d, groups: [x]}", "--data none has no data", id="the word for no data"),
         pytest.param(
             "{name: a, claim: c, mount: /d, groups: [x]}, {name: b, claim: c, mount: /d/, groups: [x]}",
             "pods have a at /d",
             id="two mounts at one path",
+        ),
+        pytest.param(
+            "{name: a, claim: c, path: /d/e, groups: [x]}, {name: b, claim: c, path: /d//e, groups: [x]}",
+            "pods have a at /d//e",
+            id="two paths in pods that are one",
         ),
         pytest.param("{name: a, path: /a}", "data.a has no groups, which it needs", id="no groups"),
         pytest.param("{name: a, path: /a, groups: []}", "data.a.groups", id="an empty list of groups"),

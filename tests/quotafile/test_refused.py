@@ -22,6 +22,7 @@ from tests.quotafile.texts import LEAST, project, read, refused
         pytest.param("version: 1\npools: []", 1, "has no projects", id="a required section is missing"),
         pytest.param(LEAST.replace("1", "2"), 1, "version: 1", id="a version of the future"),
         pytest.param(LEAST.replace("1", "true"), 1, "version: 1", id="a version that is not a number"),
+        pytest.param(LEAST.replace("1", "'1'", 1), 1, "'1' is not a version", id="a version in quotes"),
         pytest.param(LEAST + "polcy: {}", 4, "did you mean 'policy'?", id="an unknown key names the nearest"),
         pytest.param(LEAST + "xyzzy: {}", 4, "it knows version, revision, pools", id="an unknown key near nothing"),
         pytest.param(LEAST + "version: 1", 4, "occurs twice", id="a key that occurs twice"),
