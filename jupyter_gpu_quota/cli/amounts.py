@@ -51,8 +51,8 @@ def parse_instant(ctx: click.Context, parameter: click.Parameter, text: str | No
 
 
 def parse_since(ctx: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
-    """An instant, unchanged, or a duration before now as an instant."""
-    seconds = None if text is None else duration_s(text)
+    """An instant, unchanged, or a duration with its unit before now as an instant: 20270101 is a day without dashes."""
+    seconds = None if text is None or text.strip().isdigit() else duration_s(text)
     if isinstance(seconds, int):
         return (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
     try:

@@ -31,7 +31,7 @@ from ..wire.csv_text import cost_text, usage_csv
 from .amounts import parse_duration, parse_instant
 from .prose import print_prose
 from .selection import short_ids
-from .session import as_json, calls_service, print_stderr, service_address
+from .session import as_json, calls_service, is_listing, print_stderr, service_address
 from .tables import all_columns, gpu_or_none, is_narrow, print_facts, print_json, share_text, show, use_text
 
 USAGE_KEYS = ("user", "group", "project", "department", "pool", "job", "device", "workload", "hour")
@@ -217,7 +217,7 @@ def keep(client: Client, notebook: str | None) -> None:
 @click.pass_context
 def devices(ctx: click.Context, /, **options: Any) -> None:
     """List devices by pool, node and number, with their allocations and use; remove one that is gone."""
-    if ctx.invoked_subcommand is None:
+    if is_listing(ctx):
         _list_devices(**options)
 
 
@@ -305,7 +305,7 @@ def _allocation_text(each: HolderView) -> str:
 @click.pass_context
 def nodes(ctx: click.Context, /, **options: Any) -> None:
     """List nodes; cordon, uncordon or drain one, or remove one that is gone."""
-    if ctx.invoked_subcommand is None:
+    if is_listing(ctx):
         _list_nodes(**options)
 
 

@@ -19,7 +19,7 @@ from ..wire.csv_text import csv_text
 from ..wire.quota import PreviewView
 from .amounts import parse_instant
 from .prose import print_prose, shell_command
-from .session import FAILED, as_json, calls_service, fail, print_stderr, service_address
+from .session import FAILED, as_json, calls_service, fail, is_listing, print_stderr, service_address
 from .tables import all_columns, print_json, show
 
 SHOWN_ROWS = 50
@@ -259,7 +259,7 @@ def _complete_actions(ctx: click.Context, parameter: click.Parameter, typed: str
 @click.pass_context
 def audit(ctx: click.Context, /, **options: Any) -> None:
     """Print visible decisions and edits, newest first. --csv and --json have all of them."""
-    if ctx.invoked_subcommand is None:
+    if is_listing(ctx):
         _list_audit(**options)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 DONE, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
 """Exit codes; click itself ends most wrong usage."""
@@ -24,6 +25,19 @@ def service_address(command: Callable[..., Any]) -> Callable[..., Any]:
     about = "The hub's or the service's address. Default: this notebook's."
     url = click.option("--url", callback=_check_address, metavar="URL", help=about)
     return url(token(command))
+
+
+def is_listing(ctx: click.Context) -> bool:
+    """Whether a group is to list, because no subcommand is named. An option of the list before one ends with 2."""
+    if ctx.invoked_subcommand is None:
+        return True
+    for parameter in ctx.command.params:
+        if parameter.name and ctx.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"{parameter.opts[0]} stands before {ctx.invoked_subcommand!r}, where it has no effect; options of "
+                f"{ctx.invoked_subcommand!r} stand after it. Nothing was sent."
+            )
+    return False
 
 
 def _check_address(ctx: click.Context, parameter: click.Parameter, url: str | None) -> str | None:

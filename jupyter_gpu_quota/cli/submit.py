@@ -129,6 +129,8 @@ def submit(client: Client, *, directory: str, dry_run: bool, wait: bool, json_: 
     options["secrets"] = {name: secret_value(name) for name in options["secrets"]}
     key = options.pop("idempotency_key")
     command = options.pop("command")
+    if len(command) == 1 and _is_quoted(command[0], directory):
+        raise click.UsageError(f"{command[0]!r:.80} is one word, so a program of that name; write it without quotes")
     client.request(command, **options)  # checks the usage before anything is packed or sent
     if not directory or not Path(directory).is_dir():
         raise click.UsageError(f"--dir {directory[:200]!r} is not a folder")
@@ -177,6 +179,11 @@ def _progress() -> Iterator[OnProgress | None]:
 
 def _bytes_text(size: int) -> str:
     return f"{size / MIB:.1f} MiB" if size >= MIB else f"{size / 1024:.1f} KiB"
+
+
+def _is_quoted(word: str, directory: str) -> bool:
+    """Whether a command of one word has several, and is no notebook and no program of the folder."""
+    return len(word.split()) > 1 and not word.endswith(".ipynb") and not Path(directory, word).exists()
 
 
 def _variables(given: tuple[str, ...]) -> dict[str, str]:

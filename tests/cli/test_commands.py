@@ -22,7 +22,12 @@ from tests.client.fake_service import World
         pytest.param(["usage", "--by", "weekday"], "'--by'", id="usage by what is not recorded"),
         pytest.param(["usage", "--from", "monday"], "'--from'", id="no instant"),
         pytest.param(["audit", "--since", "2027-01-01T00:00:00"], "'--since'", id="an instant without a time zone"),
+        pytest.param(["jobs", "--since", "20270101"], "'--since'", id="a day without dashes and time zone"),
         pytest.param(["nodes", "drain", "n1", "--deadline", "soon"], "'--deadline'", id="a drain without a duration"),
+        pytest.param(["nodes", "--token", "t", "drain", "n1"], "--token stands before", id="a token for a list"),
+        pytest.param(["devices", "--url", "http://h", "remove", "d"], "--url stands before", id="an address"),
+        pytest.param(["audit", "--project", "p", "verify"], "--project stands before", id="a filter"),
+        pytest.param(["submit", "--", "python train.py"], "is one word", id="a command in quotes"),
     ],
 )
 def test_a_wrong_value_ends_with_2_and_names_its_option(world: World, words: list[str], option: str) -> None:

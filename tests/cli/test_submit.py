@@ -127,7 +127,7 @@ def test_a_dry_run_names_jobs_by_the_short_ids_of_the_listings(capsys: pytest.Ca
         pytest.param(["python", "other.py"], "other.py", id="a script that is not there"),
         pytest.param(["bash", "-e", "run.sh"], "run.sh", id="a shell script that is not there"),
         pytest.param(["train.ipynb"], "train.ipynb", id="a notebook that is not there"),
-        pytest.param(["python train.py"], None, id="a script that is there"),
+        pytest.param(["python", "train.py"], None, id="a script that is there"),
         pytest.param(["python", "-m", "timeit", "other.py"], None, id="a module"),
     ],
 )
