@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -73,25 +74,36 @@ class BundleStore:
 
 
 class Incoming:
-    """A bundle that is being received. Use as a context, which removes an unfinished one."""
+    """A bundle that is being received. Use as a context, which removes an unfinished one.
+
+    Another thread may remove it; what is called meanwhile, or later, has no effect or raises BundleRefused.
+    """
 
     def __init__(self, store: BundleStore, digest: str, temporary: Path) -> None:
+        self._lock = threading.Lock()
         self._store, self._digest, self._temporary = store, digest, temporary
         self._hash, self.size_bytes = hashlib.sha256(), 0
         self._file = os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
     def write(self, data: bytes) -> None:
         """Write the next part. Raises BundleRefused beyond the limit, OSError if the disk is full."""
-        self.size_bytes += len(data)
-        if self.size_bytes > self._store.limits.packed_bytes:
-            raise BundleRefused(
-                f"the bundle has more than {self._store.limits.packed_bytes} bytes, which is the limit."
-            )
-        self._hash.update(data)
-        self._file.write(data)
+        with self._lock:
+            self.size_bytes += len(data)
+            if self.size_bytes > self._store.limits.packed_bytes:
+                limit = self._store.limits.packed_bytes
+                raise BundleRefused(f"the bundle has more than {limit} bytes, which is the limit.")
+            if not self._file.closed:
+                self._hash.update(data)
+                self._file.write(data)
 
     def finish(self) -> int:
         """Check the bundle and store it durably. Returns its size in bytes. Raises BundleRefused."""
+        with self._lock:
+            if self._file.closed:
+                raise BundleRefused("the connection was closed while the bundle arrived.")
+            return self._store_checked()
+
+    def _store_checked(self) -> int:
         found = self._hash.hexdigest()
         if found != self._digest:
             raise BundleRefused(f"the content has the digest {found}, not {self._digest}: it was changed in transit.")
@@ -113,5 +125,10 @@ class Incoming:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
-        self._temporary.unlink(missing_ok=True)
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove an unfinished bundle; raises OSError where the disk fails, and the next sweep removes it then."""
+        with self._lock:
+            self._file.close()
+            self._temporary.unlink(missing_ok=True)

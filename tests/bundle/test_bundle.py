@@ -544,6 +544,17 @@ def test_an_unfinished_bundle_leaves_no_file(tmp_path: Path) -> None:
     assert files(store) == []
 
 
+def test_a_bundle_that_another_thread_removed_is_not_kept(tmp_path: Path) -> None:
+    store, content = BundleStore(tmp_path / "s"), tar(("a", b"1"))
+    incoming = store.begin(hashlib.sha256(content).hexdigest())
+    incoming.write(content[:5])
+    incoming.remove()
+    incoming.write(content[5:])
+    with pytest.raises(BundleRefused, match="the connection was closed"):
+        incoming.finish()
+    assert files(store) == []
+
+
 @pytest.mark.parametrize("digest", ["", "../../etc/passwd", "A" * 64, "0" * 63, "0" * 64 + "/x"])
 def test_a_path_is_not_a_digest(tmp_path: Path, digest: str) -> None:
     store = BundleStore(tmp_path / "s")

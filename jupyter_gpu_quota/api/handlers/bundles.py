@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 
 from ...bundle import BundleRefused, BundleStore, Incoming
@@ -57,7 +56,7 @@ class BundleUpload(Resource):
         self.arriving = size
         self.services.arriving[self.person.id] += size
         try:
-            self.incoming = self.services.bundles.begin(digest)
+            self.incoming = await self.services.store_view.write_bundle(self.services.bundles.begin, digest)
         except OSError as error:
             raise _disk_refusal(error) from error
 
@@ -69,8 +68,8 @@ class BundleUpload(Resource):
         )
         return Refused(413, "too_large", sentence)
 
-    def data_received(self, chunk: bytes) -> None:
-        """Write a part of the body; after a fault the rest is read and dropped.
+    async def data_received(self, chunk: bytes) -> None:
+        """Write a part of the body before the next is read; after a fault the rest is read and dropped.
 
         A sender whose connection is closed early would not read the answer.
         """
@@ -78,7 +77,7 @@ class BundleUpload(Resource):
         if self.incoming is None or self.fault is not None:
             return
         try:
-            self.incoming.write(chunk)
+            await self.services.store_view.write_bundle(self.incoming.write, chunk)
         except BundleRefused as fault:
             self._refuse(Refused(400, "bundle", str(fault)))
         except OSError as error:
@@ -102,8 +101,7 @@ class BundleUpload(Resource):
             self.arriving = 0
         incoming, self.incoming = self.incoming, None
         if incoming is not None:
-            with contextlib.suppress(OSError):  # the next sweep removes it
-                incoming.__exit__(None, None, None)
+            self.services.store_view.drop_bundle(incoming.remove)
 
 
 def max_drained(limit_bytes: int) -> int:

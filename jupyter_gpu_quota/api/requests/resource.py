@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -159,10 +159,11 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         self.is_closed = True
         super().on_connection_close()
 
-    def data_received(self, chunk: bytes) -> None:
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         self.received += len(chunk)
         if self.received <= self.largest_body and self.fault is None:
             self.chunks.append(chunk)
+        return None
 
     async def get(self, **names: str) -> None:
         self.body_is_read = True

@@ -18,6 +18,7 @@ LONG_READERS = 2
 FILE_READERS = 16
 """A node that does not answer holds a thread for 15 s."""
 BUNDLE_CHECKERS = 2
+BUNDLE_WRITERS = 4
 SAMPLE_WRITERS = 2
 """A write waits for up to 2 s while another process has the database's lock."""
 SLOW_THREADS = 2
@@ -32,6 +33,7 @@ class Threads:
         self._long_readers = ThreadPoolExecutor(LONG_READERS, thread_name_prefix="store-long-reader")
         self._file_readers = ThreadPoolExecutor(FILE_READERS, thread_name_prefix="file-reader")
         self._bundle_checkers = ThreadPoolExecutor(BUNDLE_CHECKERS, thread_name_prefix="bundle-checker")
+        self._bundle_writers = ThreadPoolExecutor(BUNDLE_WRITERS, thread_name_prefix="bundle-writer")
         self._sample_writers = ThreadPoolExecutor(SAMPLE_WRITERS, thread_name_prefix="sample-writer")
         self._computer = ThreadPoolExecutor(1, thread_name_prefix="compute")
         self._slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="compute-slow")
@@ -52,6 +54,15 @@ class Threads:
     async def check_bundle(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Check a bundle that has arrived, which takes seconds for a large one."""
         return await self._run(self._bundle_checkers, lambda: function(*args, **kwargs))
+
+    async def write_bundle(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Write a part of a bundle that arrives, which waits for the state volume."""
+        return await self._run(self._bundle_writers, lambda: function(*args, **kwargs))
+
+    def drop_bundle(self, remove: Callable[[], None]) -> None:
+        """Remove an unfinished bundle later; after ``end``, or if that fails, the next sweep removes it."""
+        if not self._has_ended:
+            self._bundle_writers.submit(remove)
 
     async def write_samples(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Write the readings of a node; may raise StoreUnavailable."""
@@ -74,5 +85,6 @@ class Threads:
         """Begin no more work; what runs goes on."""
         self._has_ended = True
         readers = self._readers, self._long_readers, self._file_readers
-        for threads in (*readers, self._bundle_checkers, self._sample_writers, self._computer, self._slow):
+        bundles = self._bundle_checkers, self._bundle_writers
+        for threads in (*readers, *bundles, self._sample_writers, self._computer, self._slow):
             threads.shutdown(wait=False, cancel_futures=True)

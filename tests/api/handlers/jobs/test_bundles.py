@@ -10,7 +10,7 @@ import pytest
 from jupyter_gpu_quota.bundle.store import Incoming
 from tests.api.world import Reply, ServiceWorld
 from tests.bundle.test_bundle import tar
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 
 
 def name_of(content: bytes) -> str:
@@ -46,6 +46,29 @@ def test_the_bundles_of_one_user_are_checked_one_by_one_and_those_of_others_mean
         for sender in senders:
             sender.join()
     assert [reply.status for reply in replies] == [201] * len(contents)
+
+
+def test_a_bundle_whose_volume_hangs_delays_no_other_request(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_end, write, replies = threading.Event(), threading.Event(), Incoming.write, list[Reply]()
+
+    def held(incoming: Incoming, data: bytes) -> None:
+        began.set()
+        may_end.wait()
+        write(incoming, data)
+
+    content = tar(("a", b"x"))
+    sender = threading.Thread(target=lambda: replies.append(world.call("PUT", name_of(content), raw=content)))
+    monkeypatch.setattr(Incoming, "write", held)
+    try:
+        sender.start()
+        assert began.wait(PATIENCE_S)
+        assert world.get("jobs").status == 200
+    finally:
+        may_end.set()
+        sender.join()
+    assert [reply.status for reply in replies] == [201]
 
 
 def test_a_bundle_that_one_has_is_not_stored_again(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
