@@ -35,7 +35,7 @@ def parse_duration(ctx: click.Context, parameter: click.Parameter, text: str | N
 def parse_time_limit(ctx: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
     """A duration of at least a second, unchanged."""
     if parse_duration(ctx, parameter, text) is not None and text is not None and duration_s(text) == 0:
-        raise click.BadParameter(f"{text!r:.40} is no time; the shortest limit is 1s")
+        raise click.BadParameter(f"{text!r:.40} is not a time; the shortest limit is 1s")
     return text
 
 

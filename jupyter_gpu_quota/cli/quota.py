@@ -294,7 +294,7 @@ def verify(client: Client, json_: bool) -> None:
     found = client.audit_verify()
     if json_:
         print_json(found.model_dump(mode="json"))
-    elif found.whole:
+    elif found.intact:
         print_prose(found.message)
-    if not found.whole:
+    if not found.intact:
         fail(found.message)

@@ -194,7 +194,7 @@ def memory_mib(text: str) -> int | AmountRefusal:
         return AmountRefusal("too_large", f"{_quoted(text)} is more memory than anything has; at most {most}")
     if read:
         return mib
-    return AmountRefusal("not_memory", f"{_quoted(text)} is no amount of memory; write MiB or GiB, such as 8GiB")
+    return AmountRefusal("not_memory", f"{_quoted(text)} is not an amount of memory; write MiB or GiB, such as 8GiB")
 
 
 def memory_text(mib: int) -> str:
@@ -224,7 +224,7 @@ def duration_ms(text: str) -> int | AmountRefusal:
     if not read or not text:
         return AmountRefusal(
             "not_a_duration",
-            f"{_quoted(text)} is no duration; write seconds, or whole numbers with s, m, h or d, such as 90m or 24h",
+            f"{_quoted(text)} is not a duration; write seconds, or whole numbers with s, m, h or d, such as 90m or 24h",
         )
     days, hours, minutes, seconds, milliseconds = (int(part or 0) for part in read.groups())
     total = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + milliseconds
@@ -339,7 +339,7 @@ def _no_amount(text: str, advice: str) -> AmountRefusal:
         return _too_many(text)
     if re.match(r"\s*-", text):
         return AmountRefusal("negative", f"{_quoted(text)} is below zero, the least amount of GPU; {advice}")
-    return AmountRefusal("not_an_amount", f"{_quoted(text)} is no amount of GPU; {advice}")
+    return AmountRefusal("not_an_amount", f"{_quoted(text)} is not an amount of GPU; {advice}")
 
 
 def _quoted(text: str) -> str:

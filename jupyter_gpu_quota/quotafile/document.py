@@ -295,7 +295,7 @@ def _this_version(version: object) -> object:
 
 
 class Document(Section):
-    """All sections together, each of them valid; ``coherence`` checks that they fit each other."""
+    """All sections together, each of them valid; ``conflicts`` checks that they fit each other."""
 
     version: Annotated[Literal[1], BeforeValidator(_this_version)]
     revision: Annotated[Whole, Field(ge=0, le=MAX_NUMBER)] | None = None

@@ -11,9 +11,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from ..messages.validation import digits_text, error_text, nearest_name, on_one_line, shown
-from .coherence import incoherences
+from .conflicts import conflicts
 from .document import Document
-from .limits import excesses
+from .limits import limit_errors
 from .yaml_tree import Path, QuotaError, line_of
 
 MAX_ERRORS = 100
@@ -54,8 +54,8 @@ def check(document: object, root: yaml.Node | None) -> QuotaFile | list[QuotaErr
         found = QuotaFile.model_validate(document)
     except ValidationError as error:
         return [_error_of(each, document, root) for each in error.errors(include_url=False)[:MAX_ERRORS]]
-    too_large = list(excesses(found)) if root else []
-    broken = too_large or list(islice(incoherences(found), MAX_ERRORS))
+    too_large = list(limit_errors(found)) if root else []
+    broken = too_large or list(islice(conflicts(found), MAX_ERRORS))
     return [QuotaError(line=line_of(root, path), message=message) for path, message in broken] or found
 
 

@@ -30,7 +30,7 @@ Found = Iterator[tuple[Path, str]]
 THE_LIMIT = "the limit of a quota file"
 
 
-def excesses(file: Document) -> Found:
+def limit_errors(file: Document) -> Found:
     """Places and sentences for each part of which there are too many: the place of the first one too many."""
     for name, most in MAX_LISTED.items():
         if len(rows := getattr(file, name)) > most:

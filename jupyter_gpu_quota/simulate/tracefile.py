@@ -83,12 +83,12 @@ NOT_IN_TRACES = frozenset({"not_an_amount", "not_memory", "no_device"})
 
 
 def _invalid_amount(value: object) -> str:
-    return f"{shown(value)} is no amount of GPU in a trace; write one such as 0.5, 2 or '1/3'"
+    return f"{shown(value)} is not an amount of GPU in a trace; write one such as 0.5, 2 or '1/3'"
 
 
 def _permille(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
-        raise _refuse(f"{shown(value)} is no percentage from 0 to 100")
+        raise _refuse(f"{shown(value)} is not a percentage from 0 to 100")
     if abs(value * 10 - round(value * 10)) > 1e-9:
         raise _refuse(f"{value} % is finer than a tenth of a percent")
     return round(value * 10)
@@ -98,7 +98,7 @@ def _instant(value: object) -> int:
     try:
         found = datetime.fromisoformat(str(value))
     except ValueError:
-        raise _refuse(f"{shown(value)} is no instant such as {BEGINS_AT}") from None
+        raise _refuse(f"{shown(value)} is not an instant such as {BEGINS_AT}") from None
     if found.tzinfo is None:
         raise _refuse(f"{shown(value)} has no time zone; write {BEGINS_AT}")
     if not FIRST <= found < LAST:
@@ -124,7 +124,7 @@ def _quota_name(name: str) -> str:
 
 def _positive_duration(milliseconds: int) -> int:
     if not milliseconds:
-        raise _refuse("0 s is no duration; the least is 0.001")
+        raise _refuse("0 s is not a duration; the least is 0.001")
     return milliseconds
 
 

@@ -36,7 +36,7 @@ class AuditActionView(Wire):
 class VerifiedView(Wire):
     """``GET audit/verify``: whether the hash chain of the audit is intact, with a sentence."""
 
-    whole: bool
+    intact: bool
     rows: int | None
     message: str
 

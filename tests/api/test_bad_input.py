@@ -34,10 +34,10 @@ def job(**changes: Any) -> dict[str, Any]:
 
 REFUSED = [
     pytest.param(job(gpu="-1"), 400, "below zero", id="a negative amount"),
-    pytest.param(job(gpu="nan"), 400, "no amount", id="not a number"),
-    pytest.param(job(gpu="inf"), 400, "no amount", id="an infinite amount"),
+    pytest.param(job(gpu="nan"), 400, "not an amount", id="not a number"),
+    pytest.param(job(gpu="inf"), 400, "not an amount", id="an infinite amount"),
     pytest.param(job(gpu="1000000000"), 400, "100000", id="a billion GPUs"),
-    pytest.param(job(gpu="1e9"), 400, "no amount", id="1e9"),
+    pytest.param(job(gpu="1e9"), 400, "not an amount", id="1e9"),
     pytest.param(job(gpu="0.0005"), 400, "three", id="half a milli-GPU"),
     pytest.param(job(gpu="0"), 400, "0.001", id="no GPU at all"),
     pytest.param(job(gpu="1.5"), 400, "part of one device", id="one and a half devices"),

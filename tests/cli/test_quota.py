@@ -151,7 +151,7 @@ def test_the_audit_is_the_newest_rows_and_says_how_many_are_older(world: World) 
 
 
 @pytest.mark.parametrize("option", ["--json", "--csv", "--all"])
-def test_a_whole_audit_has_no_limit_and_each_row_once(
+def test_a_audit_is_intact_has_no_limit_and_each_row_once(
     world: World, monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
     world.audit_rows, world.written_meanwhile, limits, audit = 450, 3, list[int | None](), Client.audit
@@ -188,7 +188,7 @@ def test_a_wrong_action_is_refused_with_all_actions(world: World) -> None:
 
 def test_a_broken_audit_ends_with_1(world: World) -> None:
     assert run("audit", "verify").stdout == "All 2 rows are intact.\n"
-    world.whole_audit = False
+    world.audit_is_intact = False
     done = run("audit", "verify")
     assert (done.exit_code, done.stderr) == (1, "Row 2 does not follow from row 1.\n")
 

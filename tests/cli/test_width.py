@@ -90,7 +90,7 @@ def talkative(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     world.jobs = {NEW: job_view(NEW, state="failed", attempt=1, exit_status=1, reason=why)}
     world.script["J2"] = [{"state": "failed", "attempt": 1, "reason": why}]
     world.outputs[NEW] = {"a/" + "long-name-" * 9: b"1"}
-    world.long_sentences, world.whole_audit = True, False
+    world.long_sentences, world.audit_is_intact = True, False
     (tmp_path / "quota.yaml").write_text(QUOTA_TEXT)
     (tmp_path / "fits.yaml").write_text(QUOTA)
     work = [job("j0", 0, 30), job("j1", 1, 30) | {"gpus": 9}]

@@ -195,7 +195,7 @@ def test_every_public_call_reports_wrong_arguments_in_our_own_sentences(
         pytest.param(["quota", "apply", "-", "--comment", "x" * 2000], "comment: it has 2000", id="a story as comment"),
         pytest.param(["usage", "--from", NO_UTF_8], "is not an instant", id="an instant of odd bytes"),
         pytest.param(["jobs", "--project", NO_UTF_8], "project: it has bytes", id="a project of odd bytes"),
-        pytest.param(["submit", "--gpu", "", "--", "x"], "'--gpu': '' is no amount", id="an empty amount"),
+        pytest.param(["submit", "--gpu", "", "--", "x"], "'--gpu': '' is not an amount", id="an empty amount"),
         pytest.param(["submit", "--dir", "", "--", "x"], "--dir '' is not a folder", id="no folder"),
         pytest.param(["submit", "--idempotency-key", "", "--", "x"], "idempotency-key: it is empty", id="an empty key"),
         pytest.param(["submit", "--gpu-model", "!", "--", "x"], "'!' is not a list of models", id="no model"),

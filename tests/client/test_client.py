@@ -313,7 +313,7 @@ def test_an_apply_is_not_repeated_when_its_answer_is_lost(world: World, client: 
 def test_the_audit(world: World, client: Client) -> None:
     assert client.audit(since="2027-01-01T00:00:00Z")[0].subject == "J1"
     assert ("GET", "audit", "2027-01-01T00:00:00Z") in [(m, p, q.get("since")) for m, p, q, _ in world.seen]
-    assert client.audit_verify().whole
+    assert client.audit_verify().intact
 
 
 def test_events_go_on_where_they_broke(client: Client) -> None:

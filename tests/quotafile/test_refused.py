@@ -34,9 +34,9 @@ from tests.quotafile.texts import LEAST, project, read, refused
         pytest.param(project("priority: 5"), 4, "projects.p has no quota", id="a project without quota"),
         pytest.param(project("quota:\n  a:\n    training: 0.0005"), 7, "up to three", id="half a milli"),
         pytest.param(project("quota:\n  a:\n    training: -1"), 7, "below zero", id="a negative amount"),
-        pytest.param(project("quota:\n  a:\n    training: .nan"), 7, "no amount", id="not a number"),
-        pytest.param(project("quota:\n  a:\n    training: .inf"), 7, "no amount", id="infinity"),
-        pytest.param(project("quota:\n  a:\n    training: 1e9"), 7, "no amount", id="an exponent"),
+        pytest.param(project("quota:\n  a:\n    training: .nan"), 7, "not an amount", id="not a number"),
+        pytest.param(project("quota:\n  a:\n    training: .inf"), 7, "not an amount", id="infinity"),
+        pytest.param(project("quota:\n  a:\n    training: 1e9"), 7, "not an amount", id="an exponent"),
         pytest.param(project("quota:\n  a:\n    training: 1000000000"), 7, "more than", id="a thousand million"),
         pytest.param(
             project("quota:\n  a:\n    training: [1]"),
@@ -99,7 +99,10 @@ from tests.quotafile.texts import LEAST, project, read, refused
             id="a time that YAML counts in sixties",
         ),
         pytest.param(
-            project('quota: {}\ndefaults: {time_limit: "20:00"}'), 6, "no duration", id="a time of day is no duration"
+            project('quota: {}\ndefaults: {time_limit: "20:00"}'),
+            6,
+            "not a duration",
+            id="a time of day is no duration",
         ),
         pytest.param(project("quota: {}\ndefaults: {time_limit: 0s}"), 6, "would end every job", id="no time at all"),
         pytest.param(

@@ -48,8 +48,8 @@ def test_a_project_without_limits_has_none() -> None:
 @pytest.mark.parametrize(
     ("storage", "words"),
     [
-        pytest.param("{outputs: 50}", "is no amount of memory; write MiB or GiB", id="a size without a unit"),
-        pytest.param("{outputs: 50GB}", "is no amount of memory; write MiB or GiB", id="another unit"),
+        pytest.param("{outputs: 50}", "is not an amount of memory; write MiB or GiB", id="a size without a unit"),
+        pytest.param("{outputs: 50GB}", "is not an amount of memory; write MiB or GiB", id="another unit"),
         pytest.param("{outputs: 0GiB}", "with no space no job could be submitted", id="no space"),
         pytest.param("{outputs: 9999999TiB}", "is more memory than anything has", id="more than there is"),
         pytest.param("{outputs: [50GiB]}", "a list was given instead of an amount of space", id="a list"),

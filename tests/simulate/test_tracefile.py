@@ -25,10 +25,10 @@ def with_work(**more: Any) -> dict[str, Any]:
     ("document", "where"),
     [
         pytest.param(with_work(gpu=1.5), "work.1.gpu: ", id="a GPU and a half"),
-        pytest.param(with_work(gpu=True), "work.1.gpu: true is no amount", id="a truth value for GPUs"),
+        pytest.param(with_work(gpu=True), "work.1.gpu: true is not an amount", id="a truth value for GPUs"),
         pytest.param(with_work(submit_s=-1), "work.1.submit_s: -1 s is not between", id="before the beginning"),
         pytest.param(with_work(submit_s=0.0001), "work.1.submit_s: ", id="finer than a millisecond"),
-        pytest.param(with_work(duration_s=0), "work.1.duration_s: 0 s is no duration", id="no duration"),
+        pytest.param(with_work(duration_s=0), "work.1.duration_s: 0 s is not a duration", id="no duration"),
         pytest.param(with_work(duration_s="5"), "work.1.duration_s: '5' is not a number", id="seconds as text"),
         pytest.param(with_work(priority=101), "work.1.priority: ", id="a priority above 100"),
         pytest.param(
@@ -74,10 +74,10 @@ def with_work(**more: Any) -> dict[str, Any]:
         ),
         pytest.param(
             with_work(gpu="8GiB"),
-            "work.1.gpu: '8GiB' is no amount of GPU in a trace; write one such as 0.5, 2 or '1/3'",
+            "work.1.gpu: '8GiB' is not an amount of GPU in a trace; write one such as 0.5, 2 or '1/3'",
             id="memory, though no device is known by then",
         ),
-        pytest.param(with_work(gpu="much"), "work.1.gpu: 'much' is no amount of GPU in a trace; ", id="a word"),
+        pytest.param(with_work(gpu="much"), "work.1.gpu: 'much' is not an amount of GPU in a trace; ", id="a word"),
         pytest.param(with_work(gpu="MIG 1g.10gb+me"), "work.1.gpu: 'MIG 1g.10gb+me' is a MIG profile", id="one more"),
         pytest.param(with_work(gpu_model="\x1b[2J"), "work.1.gpu_model: ", id="a model with control characters"),
         pytest.param([], "the document: ", id="a list"),

@@ -38,7 +38,7 @@ def wait_for_rest(hub: TemporaryHub, sent: Sequence[Sent], within_s: float) -> d
 def check_audit(api: str, token: str) -> None:
     """The audit's hash chain is whole. ``api``: the address of the service's API; ``token``: of an admin."""
     verified = request_until_answered("GET", f"{api}/audit/verify", token)
-    assert verified.status == 200 and verified.body["whole"] is True, verified.text
+    assert verified.status == 200 and verified.body["intact"] is True, verified.text
 
 
 def broken_promises(sent: Sequence[Sent], known: dict[str, dict[str, Any]], diary: Path) -> Iterator[str]:

@@ -74,8 +74,8 @@ async def verify(call: Call) -> VerifiedView:
         found = await call.store_view.read_long(call.store_view.store.audit_verify)
     if isinstance(found, int):
         intact = "The only row is intact." if found == 1 else f"All {found} rows are intact."
-        return VerifiedView(whole=True, rows=found, message=intact)
-    return VerifiedView(whole=False, rows=None, message=str(found))
+        return VerifiedView(intact=True, rows=found, message=intact)
+    return VerifiedView(intact=False, rows=None, message=str(found))
 
 
 async def explain(call: Call) -> ExplainView:

@@ -51,7 +51,7 @@ def _settings(config_file: Path | None, state_dir: Path | None, url: str | None,
         known = hub_settings.find_settings(client, asked_service=url is not None, state_dir=state_dir)
     if state_dir is not None:
         known.config.state_dir = str(state_dir)
-    elif known.from_service or not known.whole:
+    elif known.from_service or not known.complete:
         why = hub_settings.DATABASE_UNKNOWN if known.from_service else SETTINGS_UNKNOWN
         fail(f"The database was not found: {why}.{f' {known.problem}.' if known.problem else ''}")
     return known.config

@@ -58,7 +58,7 @@ def doctor(
     url = url or os.environ.get(URL_VARIABLES[0]) or known.service_url or None
     if state_dir is not None:
         known.config.state_dir = str(state_dir)
-    folder_known = known.whole or state_dir is not None
+    folder_known = known.complete or state_dir is not None
     results = _all_results(known, folder_known, url, token) if quota is None else _quota_results(quota, known)
     found: list[Result] = []
     for each in results:
@@ -98,7 +98,7 @@ def _machine_results(known: KnownSettings, folder_known: bool, notebook: bool) -
         yield from _backend_results(known)
         yield from _state_folder_results(known, folder_known)
         yield from hub_probes.unit()
-        yield from notification_probes.machine_results(known.config, known=known.whole and not known.from_service)
+        yield from notification_probes.machine_results(known.config, known=known.complete and not known.from_service)
     if known.config.quota_file:
         yield from _quota_results(Path(known.config.quota_file), known)
 
@@ -106,10 +106,10 @@ def _machine_results(known: KnownSettings, folder_known: bool, notebook: bool) -
 def _settings_result(known: KnownSettings) -> Result:
     """Where the settings come from, or which option to give."""
     if known.problem:
-        advice = "correct the file, or give another with --config" if known.whole else hub_settings.UNKNOWN
-        instead = f"; the settings are from {known.source}" if known.whole else ""
+        advice = "correct the file, or give another with --config" if known.complete else hub_settings.UNKNOWN
+        instead = f"; the settings are from {known.source}" if known.complete else ""
         return probes.warn("settings", f"{known.problem}{instead}", known.advice or advice)
-    if known.whole:
+    if known.complete:
         return probes.ok("settings", f"from {known.source}")
     return probes.skip("settings", f"skipped, because {hub_settings.UNKNOWN}")
 

@@ -40,7 +40,7 @@ def gpus(known: KnownSettings) -> Result:
             "gpus", counted(count, "simulated device"), "remove simulated_devices from the settings to use real ones"
         )
     reading = probe()
-    if known.whole or isinstance(reading, NoReading) or reading.devices:
+    if known.complete or isinstance(reading, NoReading) or reading.devices:
         return gpus_of(reading, known.config)
     return skip(
         "gpus", f"no GPU here ({_absence_text(reading)}); it is unknown whether devices are simulated: {UNKNOWN}"

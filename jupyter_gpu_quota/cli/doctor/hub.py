@@ -111,7 +111,7 @@ def _check_fit(path: Path, file: QuotaFile, devices: Sequence[Device], known: Kn
             advice = "correct the file; apply refuses what contradicts itself"
         return fail("quota file", f"{path}: {' '.join(found.refusals)}", advice)
     if not placed:
-        why = "" if known.whole else f"; {UNKNOWN}"
+        why = "" if known.complete else f"; {UNKNOWN}"
         return warn(
             "quota file", f"{path} is valid", f"no device is visible here, so it is unknown whether it fits{why}"
         )

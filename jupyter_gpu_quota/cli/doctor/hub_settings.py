@@ -47,7 +47,7 @@ STATE_DIR = click.option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownSettings:
-    """The settings; not ``whole``: only the options of this command and the defaults.
+    """The settings; not ``complete``: only the options of this command and the defaults.
 
     ``source``: where they were found. ``own_accounts``: whether jobs run under their submitters' accounts; None if
     unknown. ``from_service``: the service reported them, without its secrets and its database. ``problem``: why the
@@ -57,7 +57,7 @@ class KnownSettings:
     """
 
     config: GPUQuota
-    whole: bool
+    complete: bool
     own_accounts: bool | None
     source: str = ""
     from_service: bool = False
@@ -73,14 +73,14 @@ def find_settings(client: Client | None, *, asked_service: bool, state_dir: Path
     no other service on this machine.
     """
     known = settings_in_environment(os.environ)
-    if known.whole:
+    if known.complete:
         return known
     if state_dir is not None:
         running = _settings_of_running_services()
         known = next((each for each in running if Path(each.config.state_dir) == state_dir.absolute()), known)
     elif not asked_service:
         known = _settings_on_this_machine(known)
-    return known if known.whole else settings_at_service(client, known)
+    return known if known.complete else settings_at_service(client, known)
 
 
 def _settings_on_this_machine(otherwise: KnownSettings) -> KnownSettings:
@@ -155,7 +155,7 @@ def settings_in_config_file(path: Path) -> KnownSettings:
             if SETTINGS_VARIABLE not in service.get("environment", {}):
                 raise click.UsageError(f"{path}: the hub does not start the service; run this where the service runs")
             config = settings_from_environment(service["environment"])
-            return KnownSettings(config=config, whole=True, own_accounts=config.accounts, source=str(path))
+            return KnownSettings(config=config, complete=True, own_accounts=config.accounts, source=str(path))
     raise click.UsageError(f"{path} does not call setup_gpu_quota(c), so this hub has no gpu-quota service")
 
 
@@ -167,12 +167,12 @@ def settings_in_environment(environment: Mapping[str, str]) -> KnownSettings:
         config = settings_from_environment(environment)
     except (TraitError, ValueError, TypeError) as error:
         raise click.UsageError(f"the settings in {SETTINGS_VARIABLE} cannot be read: {error}") from None
-    whole = SETTINGS_VARIABLE in environment
-    if not whole:
-        return KnownSettings(config=config, whole=False, own_accounts=None)
+    complete = SETTINGS_VARIABLE in environment
+    if not complete:
+        return KnownSettings(config=config, complete=False, own_accounts=None)
     return KnownSettings(
         config=config,
-        whole=True,
+        complete=True,
         own_accounts=config.accounts,
         source=SETTINGS_VARIABLE,
         service_url=_own_address(environment),
@@ -203,7 +203,7 @@ def settings_at_service(client: Client | None, otherwise: KnownSettings) -> Know
     )
     return KnownSettings(
         config=config,
-        whole=True,
+        complete=True,
         own_accounts=found.own_accounts,
         source="the service, for an admin",
         from_service=True,

@@ -75,7 +75,7 @@ def change_notification(work: UnitOfWork, request: ChangeNotification) -> Record
         case "sent" | "given_up":
             _end(work, row, _project(work, row.notebook), request.change, request.actor, request.why)
         case _:
-            raise Refused("invalid", f"{request.change!r} is no change of a notification.")
+            raise Refused("invalid", f"{request.change!r} is not a change of a notification.")
     return work.recorded(row.id)
 
 

@@ -196,7 +196,7 @@ def test_long_reads_delay_no_lookup_and_the_audit_is_checked_once_at_a_time(
         may_end.set()
         for thread in threads:
             thread.join()
-    assert [reply.json["whole"] for reply in replies] == [True] * len(threads)
+    assert [reply.json["intact"] for reply in replies] == [True] * len(threads)
 
 
 def test_slow_reads_of_logs_delay_no_lookup_and_are_limited_per_person(

@@ -89,7 +89,7 @@ def test_node_and_the_proxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pro
 
 def test_simulated_devices_are_said_to_be_simulated() -> None:
     devices = [{"model": "Sim", "memory_mib": 1, "count": 4}, {"model": "S2", "memory_mib": 1}]
-    known = KnownSettings(config=GPUQuota(simulated_devices=devices), whole=True, own_accounts=False)
+    known = KnownSettings(config=GPUQuota(simulated_devices=devices), complete=True, own_accounts=False)
     found = device_probes.gpus(known)
     assert (found.verdict, found.found) == ("warn", "5 simulated devices")
 
@@ -111,7 +111,7 @@ def test_cgroups_are_reported_and_optional(tmp_path: Path) -> None:
 
 
 def cgroups_result(settings: GPUQuota) -> probes.Result:
-    known = KnownSettings(config=settings, whole=True, own_accounts=False)
+    known = KnownSettings(config=settings, complete=True, own_accounts=False)
     (found,) = [each for each in probes.machine(probes.skip("gpus", "none"), known) if each.what == "cgroups"]
     return found
 

@@ -71,8 +71,8 @@ class Quota(Fake):
 class Audit(Fake):
     def get(self) -> None:
         if self.request.path.endswith("verify"):
-            message = "All 2 rows are intact." if self.world.whole_audit else "Row 2 does not follow from row 1."
-            self.answer(wire.VerifiedView(whole=self.world.whole_audit, rows=2, message=message))
+            message = "All 2 rows are intact." if self.world.audit_is_intact else "Row 2 does not follow from row 1."
+            self.answer(wire.VerifiedView(intact=self.world.audit_is_intact, rows=2, message=message))
             return
         self.items(range(self.world.audit_rows, 0, -1), self.row)
         self.world.audit_rows += self.world.written_meanwhile

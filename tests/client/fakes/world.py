@@ -106,7 +106,7 @@ class World:
     often: int = 0
     cut: int = 0
     refuse: wire.ErrorView | None = None
-    whole_audit: bool = True
+    audit_is_intact: bool = True
     audit_rows: int = 1
     written_meanwhile: int = 0
     """Rows of the audit that are written after each request for some."""

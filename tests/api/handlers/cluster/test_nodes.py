@@ -150,7 +150,7 @@ def test_a_change_is_audited_with_its_actor(world: ServiceWorld) -> None:
     ("word", "edit", "status", "words"),
     [
         pytest.param("cordon", {"deadline": "2h"}, 400, "deadline belongs to a drain", id="a deadline of a cordon"),
-        pytest.param("drain", {"deadline": "soon"}, 400, "no duration", id="a deadline that is no duration"),
+        pytest.param("drain", {"deadline": "soon"}, 400, "not a duration", id="a deadline that is no duration"),
         pytest.param("melt", {}, 404, "is not a path of this API", id="a word that no node knows"),
     ],
 )

@@ -24,7 +24,7 @@ NAMED = ("pools", "departments", "projects", "environments", "data", "calendar")
 """The lists whose items have unique names; a department and a project may have the same one."""
 
 
-def incoherences(file: Document) -> Found:
+def conflicts(file: Document) -> Found:
     """Places and sentences for names given twice, references to nothing, and amounts that contradict each other."""
     for section in NAMED:
         yield from _repeated(section, [each.name for each in getattr(file, section)])
@@ -39,14 +39,14 @@ def incoherences(file: Document) -> Found:
         if environment.image is None and environment.python is None:
             words = "name the interpreter of one machine with python, or the image of pods with image"
             yield ("environments", i), f"environment {environment.name} runs nothing; {words}"
-    yield from _incoherent_data(file.data)
+    yield from _conflicts_of_data(file.data)
     for i, department in enumerate(file.departments):
-        yield from _incoherent_quota(file, f"department {department.name}", department.quota, ("departments", i))
+        yield from _conflicts_of_quota(file, f"department {department.name}", department.quota, ("departments", i))
         yield from _overcommitted_department(file, department, i)
     for i, project in enumerate(file.projects):
-        yield from _incoherent_project(file, project, ("projects", i))
+        yield from _conflicts_of_project(file, project, ("projects", i))
     for i, entry in enumerate(file.calendar):
-        yield from _incoherent_entry(file, entry, ("calendar", i))
+        yield from _conflicts_of_entry(file, entry, ("calendar", i))
 
 
 def _names(items: Collection[PoolSection | DepartmentSection | ProjectSection]) -> list[str]:
@@ -88,7 +88,7 @@ def _notebooks_elsewhere(pools: list[PoolSection]) -> Found:
             yield ("pools", i, "uses"), words
 
 
-def _incoherent_data(rows: list[DataSection]) -> Found:
+def _conflicts_of_data(rows: list[DataSection]) -> Found:
     """Data without a place, mounts without a claim or at one path, and names that give one variable."""
     named: dict[str, str] = {}
     mounted: dict[str, str] = {}
@@ -122,10 +122,10 @@ def _without_claim(row: DataSection) -> tuple[str, str] | None:
 
 
 # --- projects -----------------------------------------------------------------------------------------------------
-def _incoherent_project(file: Document, project: ProjectSection, path: Path) -> Found:
+def _conflicts_of_project(file: Document, project: ProjectSection, path: Path) -> Found:
     subject = f"project {project.name}"
-    yield from _incoherent_department(project, _names(file.departments), path)
-    yield from _incoherent_quota(file, subject, project.quota, path)
+    yield from _conflicts_of_department(project, _names(file.departments), path)
+    yield from _conflicts_of_quota(file, subject, project.quota, path)
     pools = {pool.name: pool for pool in file.pools}
     for kind, default in project.defaults.pool:
         here = (*path, "defaults", "pool", kind)
@@ -147,7 +147,7 @@ def _incoherent_project(file: Document, project: ProjectSection, path: Path) -> 
         yield here, f"{subject}: environment {name} is not open to it; {advice}"
 
 
-def _incoherent_department(project: ProjectSection, known: list[str], path: Path) -> Found:
+def _conflicts_of_department(project: ProjectSection, known: list[str], path: Path) -> Found:
     """Every project is in a department, or none is."""
     subject, name = f"project {project.name}", project.department
     if known and name is None:
@@ -159,7 +159,7 @@ def _incoherent_department(project: ProjectSection, known: list[str], path: Path
         yield (*path, "department"), f"{subject}: {_no_such('department', name, known)}"
 
 
-def _incoherent_quota(file: Document, owner: str, quota: Mapping[str, AmountsSection], path: Path) -> Found:
+def _conflicts_of_quota(file: Document, owner: str, quota: Mapping[str, AmountsSection], path: Path) -> Found:
     pools = {pool.name: pool for pool in file.pools}
     for name, amounts in quota.items():
         here = (*path, "quota", name)
@@ -213,7 +213,7 @@ def _overcommit_text(given: dict[str, int], own: int) -> str:
 
 
 # --- the calendar -------------------------------------------------------------------------------------------------
-def _incoherent_entry(file: Document, entry: CalendarSection, path: Path) -> Found:
+def _conflicts_of_entry(file: Document, entry: CalendarSection, path: Path) -> Found:
     subject, when = f"calendar {entry.name}", entry.when
     if (when.begins is None) != (when.ends is None):
         key = "to" if when.begins is None else "from"
