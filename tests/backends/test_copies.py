@@ -114,6 +114,8 @@ def test_the_attempt_whose_containers_may_still_run(
         for rank in range(2):
             status = {"job": "J", "attempt": attempt, "rank": rank, "ended_at": 1}
             volume.record_end({**status, "unconfirmed": unconfirmed and rank == 1}, None)
+        control = volume.paths("J", attempt, 0).control
+        shutil.copytree(control, f"{control}.bak")
     assert volume.unconfirmed_before("J", 4) == expected
 
 

@@ -10,7 +10,16 @@ from typing import Any
 from ...core.facts import RankFact
 from ...core.model import Placement
 from ...core.recovery.differences import AttemptRecord
-from .paths import RankPaths, active_directory, fence_file, job_directory, rank_paths
+from .paths import (
+    RankPaths,
+    active_directory,
+    attempt_named,
+    fence_file,
+    job_directory,
+    marker_named,
+    rank_named,
+    rank_paths,
+)
 from .rank_facts import rank_fact
 from .record_files import read_fence, read_record
 
@@ -49,12 +58,12 @@ class JobAttempts:
     def _record(self, job: str, attempt: int) -> AttemptRecord | None:
         """One attempt; None where no rank of it was claimed."""
         facts, whole = list[RankFact](), dict[str, Any]()
-        for paths in paths_of_ranks(self._state_dir, job, attempt):
+        for rank in recorded_ranks(self._state_dir, job, attempt):
+            paths = rank_paths(self._state_dir, job, attempt, rank)
             if not os.path.exists(paths.status):
                 continue
             status = read_record(paths.status)
             if status is None or "claimed_at" in status:
-                rank = int(Path(paths.control).name[len("rank-") :])
                 runs = RankFact(job=job, attempt=attempt, rank=rank, handle=None, started_at=None)
                 facts.append(_fact_of(paths, status, unreadable=runs))
             whole |= status or {}
@@ -92,9 +101,9 @@ def _order_of(status: Mapping[str, Any]) -> tuple[int | None, tuple[Placement, .
 
 def unsettled_attempts(state_dir: str) -> Iterator[tuple[str, int]]:
     """The attempts that any leader started or stopped, and that are not settled, from their markers on the disk."""
-    for path in sorted(Path(active_directory(state_dir)).iterdir()):
-        job, _, attempt = path.name.rpartition(".")
-        yield job, int(attempt)
+    for name in sorted(os.listdir(active_directory(state_dir))):
+        if (marked := marker_named(name)) is not None:
+            yield marked
 
 
 def attempts_of(state_dir: str, job: str) -> list[int]:
@@ -103,14 +112,18 @@ def attempts_of(state_dir: str, job: str) -> list[int]:
         names = os.listdir(os.path.join(job_directory(state_dir, job), "attempts"))
     except FileNotFoundError:
         return []
-    return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+    return sorted((found for name in names if (found := attempt_named(name)) is not None), reverse=True)
 
 
-def paths_of_ranks(state_dir: str, job: str, attempt: int) -> list[RankPaths]:
+def recorded_ranks(state_dir: str, job: str, attempt: int) -> list[int]:
     """The ranks of an attempt that have a control folder."""
     try:
         names = os.listdir(os.path.join(job_directory(state_dir, job), "attempts", str(attempt)))
     except FileNotFoundError:
         return []
-    ranks = sorted(int(name[len("rank-") :]) for name in names if name.startswith("rank-"))
-    return [rank_paths(state_dir, job, attempt, rank) for rank in ranks]
+    return sorted(found for name in names if (found := rank_named(name)) is not None)
+
+
+def paths_of_ranks(state_dir: str, job: str, attempt: int) -> list[RankPaths]:
+    """The paths of these ranks."""
+    return [rank_paths(state_dir, job, attempt, rank) for rank in recorded_ranks(state_dir, job, attempt)]

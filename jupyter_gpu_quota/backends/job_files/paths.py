@@ -13,7 +13,8 @@
 On the volume of a cluster no account is that of a submitter: work, checkpoint, outputs and run are 0777 there, and a
 pod mounts those of its own job only.
 
-The parents of a submitter's directories belong to the service, so no link can replace these.
+The parents of a submitter's directories belong to the service, so no link can replace these. Files and folders of other
+names, such as copies that an admin made, are ignored.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import re
 from typing import NamedTuple
 
 _JOB_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}\Z")
+_RANK, _ATTEMPT, _MARKER = map(re.compile, (r"rank-(0|[1-9][0-9]*)", r"0|[1-9][0-9]*", r"(.+)\.(0|[1-9][0-9]*)"))
 
 
 class RankPaths(NamedTuple):
@@ -54,6 +56,23 @@ def job_directory(state_dir: str, job: str) -> str:
     if not is_job_id(job):
         raise ValueError(f"{job!r} is not a job id: letters, digits, - and _ only, 64 at most")
     return os.path.join(os.path.abspath(state_dir), "jobs", job)
+
+
+def rank_named(name: str) -> int | None:
+    """The rank whose folder has this name; None for another name."""
+    found = _RANK.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
+def attempt_named(name: str) -> int | None:
+    """The attempt whose folder has this name; None for another name."""
+    return int(name) if _ATTEMPT.fullmatch(name) else None
+
+
+def marker_named(name: str) -> tuple[str, int] | None:
+    """The job and the attempt whose marker has this name; None for another name."""
+    found = _MARKER.fullmatch(name)
+    return (found[1], int(found[2])) if found and is_job_id(found[1]) else None
 
 
 def rank_paths(state_dir: str, job: str, attempt: int, rank: int) -> RankPaths:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.backends.job_files.attempt_records import JobAttempts
 from jupyter_gpu_quota.backends.job_files.outputs import JobOutputs
-from jupyter_gpu_quota.backends.job_files.paths import active_marker, rank_paths
+from jupyter_gpu_quota.backends.job_files.paths import active_marker, job_directory, rank_paths
 from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
 from jupyter_gpu_quota.backends.local.jobs import executor as local
 from jupyter_gpu_quota.backends.local.jobs.executor import LocalJobs, make_control
@@ -83,6 +85,25 @@ def test_a_job_whose_damaged_record_was_removed_can_be_cancelled(executor: Local
     Path(rank_paths(str(tmp_path), "damaged", 1, 0).status).unlink()
     executor.stop(stop("damaged"))
     until(lambda: any(fact.job == "damaged" and fact.tree_gone for fact in executor.observe()), what="its end")
+
+
+def test_copies_beside_the_records_of_a_job_are_ignored(executor: LocalJobs, tmp_path: Path) -> None:
+    attempts = Path(job_directory(str(tmp_path), "sound"), "attempts")
+    shutil.copytree(attempts / "1" / "rank-0", attempts / "1" / "rank-0.bak")
+    shutil.copytree(attempts / "1", attempts / "1.bak")
+    for name in ("sound.1.bak", ".1", "note"):
+        (tmp_path / "active" / name).touch()
+    assert "sound" in {fact.job for fact in executor.observe()}
+    later = LocalJobs(tmp_path, simulated_devices=[{"model": "X", "memory_mib": 1000, "count": 1}])
+    later.close()
+    records = JobAttempts(tmp_path)
+    assert records.unsettled() == {("damaged", 1), ("sound", 1)}
+    assert [(each.job, each.attempt, len(each.facts)) for each in records.newest(["sound"])] == [
+        ("damaged", 1, 1), ("sound", 1, 1),
+    ]  # fmt: skip
+    executor.remove_outputs("sound")
+    executor.forget("sound")
+    assert [path.name for path in (tmp_path / "jobs").iterdir()] == ["damaged"]
 
 
 def test_an_offset_that_the_file_system_refuses_is_beyond_the_end(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from ....bundle import BundleLimits, unpack_whole
 from ....core.facts import RankFact
+from ...job_files.attempt_records import recorded_ranks
 from ...job_files.copies import copy_folder
 from ...job_files.disk_use import Measured, measure
 from ...job_files.paths import RankPaths, bundle_file, job_directory, rank_paths
@@ -80,8 +81,7 @@ class JobVolume:
     def unconfirmed_before(self, job: str, attempt: int) -> int | None:
         """The newest earlier attempt, if one of its containers may still run; None: none does."""
         for earlier in range(attempt - 1, 0, -1):
-            folder = Path(self.paths(job, earlier, 0).control).parent
-            ends = [self.ended(job, earlier, int(path.name.removeprefix("rank-"))) for path in folder.glob("rank-*")]
+            ends = [self.ended(job, earlier, rank) for rank in recorded_ranks(self.state_dir, job, earlier)]
             if any(ends):
                 return earlier if any(end and end.get("unconfirmed") for end in ends) else None
         return None
@@ -165,8 +165,7 @@ class JobVolume:
         return since
 
     def _lost_at(self, job: str, attempt: int, code: str) -> int | None:
-        control = Path(self.paths(job, attempt, 0).control).parent
-        ends = [self.ended(job, attempt, rank) or {} for rank in range(len(list(control.glob("rank-*"))))]
+        ends = [self.ended(job, attempt, rank) or {} for rank in recorded_ranks(self.state_dir, job, attempt)]
         found = [end["ended_at"] for end in ends if str(end.get("why_lost", "")).startswith(f"{code}:")]
         return min(found, default=None)
 

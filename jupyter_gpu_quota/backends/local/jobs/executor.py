@@ -23,7 +23,7 @@ from typing import Any
 from ....core.facts import RankFact
 from ....core.job_ends import EndCause
 from ....core.model import Placement
-from ...job_files.attempt_records import paths_of_ranks, unsettled_attempts
+from ...job_files.attempt_records import attempts_of, paths_of_ranks, unsettled_attempts
 from ...job_files.disk_use import OutputSizes
 from ...job_files.folders import PASSABLE, make_folder, make_passable
 from ...job_files.paths import RankPaths, active_marker, bundle_file, fence_file, job_directory, rank_paths
@@ -204,7 +204,7 @@ class LocalJobs:
         if self._may_run(job):
             return
         home = Path(job_directory(self.state_dir, job))
-        for attempt in _attempts_of(home):
+        for attempt in attempts_of(self.state_dir, job):
             self.settled(job, attempt)
         with contextlib.suppress(FileNotFoundError):
             home.rename(Path(self.state_dir, "trash", f"{job}.{time.time_ns()}"))
@@ -225,7 +225,7 @@ class LocalJobs:
 
     def _may_run(self, job: str) -> bool:
         """Whether an attempt may still have processes, so that no file of the job is removed."""
-        running = [n for n in _attempts_of(Path(job_directory(self.state_dir, job))) if not self._has_ended((job, n))]
+        running = [n for n in attempts_of(self.state_dir, job) if not self._has_ended((job, n))]
         for attempt in running:
             log.warning("no file of job %s is removed: its attempt %d may still have processes", job, attempt)
         return bool(running)
@@ -472,10 +472,6 @@ class LocalJobs:
         """Remove the folders of forgotten jobs. What cannot be removed is tried again with the next one."""
         for path, why in empty_trash(self.state_dir).items():
             log.warning("%s cannot be removed: %s", path, why)
-
-
-def _attempts_of(home: Path) -> list[int]:
-    return sorted(int(path.name) for path in home.glob("attempts/*"))
 
 
 def make_layout(state_dir: str) -> None:
