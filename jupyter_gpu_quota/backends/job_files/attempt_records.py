@@ -23,7 +23,7 @@ from .paths import (
 from .rank_facts import rank_fact
 from .record_files import read_fence, read_record
 
-UNREADABLE = (ValueError, LookupError, TypeError, AttributeError)
+UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError)
 
 
 class JobAttempts:
@@ -50,31 +50,60 @@ class JobAttempts:
         return [found for job in every if (found := self._newest(job)) is not None]
 
     def _newest(self, job: str) -> AttemptRecord | None:
-        for attempt in attempts_of(self._state_dir, job):
+        for attempt in self._attempts_of(job):
             if (record := self._record(job, attempt)) is not None:
                 return record
         return None
 
+    def _attempts_of(self, job: str) -> list[int]:
+        """The attempts of a job, the newest first; where its folder cannot be read, those with a marker.
+
+        Raises OSError where it has none: an attempt that the database does not have may be in that folder.
+        """
+        try:
+            return attempts_of(self._state_dir, job)
+        except OSError:
+            if not (marked := [attempt for each, attempt in self.unsettled() if each == job]):
+                raise
+            return sorted(marked, reverse=True)
+
     def _record(self, job: str, attempt: int) -> AttemptRecord | None:
-        """One attempt; None where no rank of it was claimed."""
+        """One attempt; None where no rank of it was claimed. A rank, or all of them, may be unreadable."""
         facts, whole = list[RankFact](), dict[str, Any]()
-        for rank in recorded_ranks(self._state_dir, job, attempt):
+        try:
+            ranks = recorded_ranks(self._state_dir, job, attempt)
+        except OSError:
+            return AttemptRecord(job=job, attempt=attempt, facts=(_running(job, attempt, 0),))
+        for rank in ranks:
             paths = rank_paths(self._state_dir, job, attempt, rank)
-            if not os.path.exists(paths.status):
-                continue
-            status = read_record(paths.status)
+            status = _status_of(paths)
             if status is None or "claimed_at" in status:
-                runs = RankFact(job=job, attempt=attempt, rank=rank, handle=None, started_at=None)
-                facts.append(_fact_of(paths, status, unreadable=runs))
+                facts.append(_fact_of(paths, status, unreadable=_running(job, attempt, rank)))
             whole |= status or {}
         if not facts:
             return None
-        ranks, placements = _order_of(whole)
+        of_order, placements = _order_of(whole)
         reason = whole.get("pause_reason")
         return AttemptRecord(
-            job=job, attempt=attempt, facts=tuple(facts), ranks=ranks, placements=placements,
+            job=job, attempt=attempt, facts=tuple(facts), ranks=of_order, placements=placements,
             stop_reason=reason if isinstance(reason, str) else None,
         )  # fmt: skip
+
+
+def _status_of(paths: RankPaths) -> dict[str, Any] | None:
+    """The record of a rank, empty where there is none; None: it cannot be read."""
+    try:
+        os.stat(paths.status)
+        return read_record(paths.status)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError:
+        return None
+
+
+def _running(job: str, attempt: int, rank: int) -> RankFact:
+    """The fact of a rank of which nothing is known, so that it may run."""
+    return RankFact(job=job, attempt=attempt, rank=rank, handle=None, started_at=None)
 
 
 def _fact_of(paths: RankPaths, status: Mapping[str, Any] | None, *, unreadable: RankFact) -> RankFact:

@@ -14,7 +14,7 @@ from jupyter_gpu_quota.backends.job_files.outputs import JobOutputs
 from jupyter_gpu_quota.backends.job_files.paths import active_marker, job_directory, rank_paths
 from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
 from jupyter_gpu_quota.backends.local.jobs import executor as local
-from jupyter_gpu_quota.backends.local.jobs.executor import LocalJobs, make_control
+from jupyter_gpu_quota.backends.local.jobs.executor import LocalJobs, make_control, make_layout
 from tests.backends.worlds import stop
 from tests.patience import until
 
@@ -85,6 +85,39 @@ def test_a_job_whose_damaged_record_was_removed_can_be_cancelled(executor: Local
     Path(rank_paths(str(tmp_path), "damaged", 1, 0).status).unlink()
     executor.stop(stop("damaged"))
     until(lambda: any(fact.job == "damaged" and fact.tree_gone for fact in executor.observe()), what="its end")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_loop"),
+    [
+        pytest.param("attempts/1/rank-0/status.json", False, id="the record of a rank"),
+        pytest.param("attempts/1/rank-0/status.json", True, id="the record of a rank, also by its name"),
+        pytest.param("attempts/1/rank-0/watch.json", False, id="a further record of a rank"),
+        pytest.param("attempts/1", True, id="the folder of an attempt"),
+        pytest.param("attempts", True, id="the folder of all attempts"),
+    ],
+)
+def test_an_attempt_that_cannot_be_read_is_a_running_one(
+    executor: LocalJobs, tmp_path: Path, name: str, is_loop: bool
+) -> None:
+    path = Path(job_directory(str(tmp_path), "damaged"), name)
+    if path.exists():
+        path.rename(tmp_path / "kept")
+    if is_loop:
+        path.symlink_to(path)
+    else:
+        path.mkdir()
+    damaged, sound = JobAttempts(tmp_path).newest([])
+    assert (damaged.job, damaged.attempt, damaged.runs, len(damaged.facts)) == ("damaged", 1, True, 1)
+    assert (sound.job, sound.has_processes) == ("sound", False)
+
+
+def test_no_attempts_are_assumed_where_neither_their_folder_nor_a_marker_says_which(tmp_path: Path) -> None:
+    make_layout(str(tmp_path))
+    Path(job_directory(str(tmp_path), "damaged")).mkdir()
+    Path(job_directory(str(tmp_path), "damaged"), "attempts").touch()
+    with pytest.raises(NotADirectoryError):
+        JobAttempts(tmp_path).newest(["damaged"])
 
 
 def test_copies_beside_the_records_of_a_job_are_ignored(executor: LocalJobs, tmp_path: Path) -> None:

@@ -327,6 +327,23 @@ def test_an_ordinary_restart_holds_nothing(site: Site) -> None:
     assert site.store.hold() is None and "recovery.hold" not in site.audited()
 
 
+def test_a_record_that_cannot_be_read_prevents_no_take_over(site: Site) -> None:
+    device = site.run("stays")
+    site.cached.close()
+    status = site.state / "jobs" / "stays" / "attempts" / "1" / "rank-0" / "status.json"
+    kept = status.rename(status.with_name("kept"))
+    status.mkdir()
+    try:
+        site.start()
+        assert site.run("other") != device == site.device_of("stays")
+        assert site.store.hold() is None and site.is_in("stays", JobState.RUNNING)
+    finally:
+        status.rmdir()
+        kept.rename(status)
+    site.finish("stays")
+    site.turn_until(lambda: site.is_in("stays", JobState.SUCCEEDED), "the end of the job")
+
+
 STEPS: tuple[tuple[type, str], ...] = (
     (Store, "acquire_lease"), (Store, "record"), (Store, "recover"), (HistoryMark, "write"), (LocalJobs, "fence"),
 )  # fmt: skip
