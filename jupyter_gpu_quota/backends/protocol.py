@@ -139,7 +139,10 @@ class JobBackend(Protocol):
         """The end of this attempt is stored: ``observe`` may leave it out from now on."""
 
     def forget(self, job: str) -> None:
-        """Remove all data of a job, unless it still runs. Raises OSError where that cannot be done now."""
+        """Remove all data of a job. Raises OSError where that cannot be done now, as while it may still run.
+
+        After an error its caller keeps the job and repeats the call: nothing else names its data.
+        """
 
     def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int | None]:
         """The sizes of these jobs' outputs in MiB; one that is left out is being measured until a later call.

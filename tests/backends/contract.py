@@ -134,6 +134,18 @@ class Controller:
             self.world.pass_ms(50)
             self.observe_once()
 
+    def forget(self, job: str) -> None:
+        """Have the data of a job removed; repeated as by retention, since its attempts may still be settled."""
+
+        def is_forgotten() -> bool:
+            try:
+                self.backend.jobs.forget(job)
+            except OSError:
+                return False
+            return True
+
+        self.world.until(is_forgotten)
+
     def wait(self) -> None:
         """Wait long enough for an order to have had an effect."""
         self.pass_ms(self.world.wait_ms)

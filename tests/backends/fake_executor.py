@@ -107,6 +107,9 @@ class FakeJobs:
     def forget(self, job: str) -> None:
         if job in self.unforgettable:
             raise OSError(self.unforgettable[job])
+        self._pass_time()
+        if any(key[0] == job and not run.fact.tree_gone for key, run in self._runs.items()):
+            raise OSError(f"job {job} still runs")
         self.forgotten.append(job)
         for key in [key for key, run in self._runs.items() if key[0] == job and run.fact.tree_gone]:
             del self._runs[key]

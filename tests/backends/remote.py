@@ -126,6 +126,14 @@ class Agent:
             for key in ours:
                 del self._known[key]
 
+    def forget(self, job: str) -> str:
+        """Returns why the data of a job cannot be removed now."""
+        try:
+            self.backend.jobs.forget(job)
+        except OSError as error:
+            return str(error)
+        return ""
+
     def fence(self, fencing: int) -> bool:
         self.backend.jobs.fence(fencing)
         return True
@@ -165,7 +173,11 @@ class RemoteJobs:
         self.network.send(lambda: self.agent.settled(job, attempt))
 
     def forget(self, job: str) -> None:
-        self.network.send(lambda: self.agent.backend.jobs.forget(job))
+        why = self.network.ask(lambda: self.agent.forget(job))
+        if why is None:
+            raise TimeoutError(UNREACHED)
+        if why:
+            raise OSError(why)
 
     def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int | None]:
         return self.network.ask(lambda: self.agent.backend.jobs.output_sizes(jobs)) or {}

@@ -214,7 +214,8 @@ def test_settled_facts_are_not_reported_again(world: Controller) -> None:
 def test_a_running_attempt_cannot_be_forgotten(world: Controller) -> None:
     world.start("J", "runs on")
     running = world.began("J", "runs on")
-    world.backend.jobs.forget("J")
+    with pytest.raises(OSError, match="J"):
+        world.backend.jobs.forget("J")
     world.wait()
     assert world.seen() == [running]
     world.stop("J")
@@ -225,8 +226,8 @@ def test_a_job_that_ended_can_be_forgotten(world: Controller) -> None:
     world.start("J", "ends with 0")
     world.gone("J")
     world.backend.jobs.settled("J", 1)
-    world.backend.jobs.forget("J")
     world.orders.clear()
+    world.forget("J")
     world.wait()
     world.take_over(2)
     world.wait()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from jupyter_gpu_quota import quotafile
+from jupyter_gpu_quota.backends.local.jobs.executor import LocalJobs
 from jupyter_gpu_quota.controllers import retention as retention_module
 from jupyter_gpu_quota.controllers.leadership.lease import Leadership
 from jupyter_gpu_quota.controllers.retention import BUNDLES_EVERY_MS, DAY_MS, EVERY_MS, Retention, RetentionTimes
@@ -142,6 +144,20 @@ def test_a_job_whose_files_cannot_be_removed_keeps_its_rows(caplog: pytest.LogCa
     executor.unforgettable.clear()
     retention.run_once(site.world.now)
     assert site.world.store.job("old") is None and executor.forgotten == ["old"]
+
+
+def test_a_job_that_may_still_run_keeps_its_rows(tmp_path: Path) -> None:
+    site = Site()
+    status = tmp_path / "jobs" / "old" / "attempts" / "1" / "rank-0" / "status.json"
+    status.mkdir(parents=True)  # it cannot be read
+    executor = LocalJobs(tmp_path, simulated_devices=[{"model": "X", "memory_mib": 1000, "count": 1}])
+    retention = Retention(site.world.store, site.leadership, executor, site.bundles, RetentionTimes())
+    for is_kept in (True, False):
+        retention.run_once(site.world.now)
+        assert (tmp_path / "jobs" / "old").exists() is (site.world.store.job("old") is not None) is is_kept
+        if is_kept:
+            status.rmdir()
+    executor.close()
 
 
 def test_no_job_is_removed_while_the_newest_quota_file_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:

@@ -164,8 +164,11 @@ class SimulatedJobs:
         self._attempts.pop((job, attempt), None)
 
     def forget(self, job: str) -> None:
+        attempts = [attempt for key, attempt in self._attempts.items() if key[0] == job]
+        if not all(attempt.ended for attempt in attempts):
+            raise OSError(f"job {job} still runs")
         self._saved_ms.pop(job, None)
-        if not any(key[0] == job for key in self._attempts):
+        if not attempts:
             self._newest_begun.pop(job, None)
 
     def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int | None]:

@@ -444,6 +444,24 @@ def test_the_files_of_a_job_are_in_the_trash_before_its_rows_are_removed(world: 
     until(lambda: not list((tmp_path / "trash").iterdir()))
 
 
+def test_a_job_is_kept_while_an_attempt_of_it_is_in_the_cluster(world: OrdersWorld, tmp_path: Path) -> None:
+    world.open(world.server.later)
+    (tmp_path / "trash").mkdir()
+    world.jobs.objects.pods.is_synced = world.jobs.objects.records.is_synced = True
+    world.jobs.start(order("J", "runs on"))
+    until(lambda: STARTED in world.record("gq-j-1"))
+    with pytest.raises(OSError, match="job J still has an attempt in the cluster"):
+        world.jobs.forget("J")
+    world.see("gq-j-1-0", "Succeeded", {"terminated": ENDED})
+    until(lambda: [fact for fact in world.jobs.observe() if fact.tree_gone])
+    world.jobs.settled("J", 1)
+    until(lambda: world.ended("settled", "J", 1) and not world.server.objects)
+    assert (tmp_path / "jobs" / "J" / "outputs").is_dir()
+    world.jobs.objects.records.objects.clear()  # as its watch does
+    world.jobs.forget("J")
+    assert not (tmp_path / "jobs" / "J").exists()
+
+
 def test_a_rank_without_a_pod_ends_on_a_volume_that_stays_full(
     world: OrdersWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,7 +76,10 @@ def test_a_record_that_the_disk_does_not_return_hides_no_other_job(
     assert executor.pids() == {}
     for job in ("damaged", "sound"):
         executor.settled(job, 1)
-        executor.forget(job)
+    for remove in (executor.forget, executor.remove_outputs):
+        with pytest.raises(OSError, match="attempt 1 of job damaged may still have processes"):
+            remove("damaged")
+    executor.forget("sound")
     assert [path.name for path in (tmp_path / "jobs").iterdir()] == ["damaged"]
 
 

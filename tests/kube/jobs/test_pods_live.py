@@ -345,7 +345,8 @@ def test_no_file_is_removed_while_the_pods_are_not_known(world: KubernetesWorld,
     until(lambda: version_of(jobs.objects.pods_of("J", 1)[0]) >= changed, what="the watch is open")
     jobs.objects.pods.objects.clear()
     jobs.objects.pods.is_synced = False
-    jobs.forget("J")
+    with pytest.raises(OSError, match="still has an attempt in the cluster"):
+        jobs.forget("J")
     world.pass_ms(world.wait_ms)
     assert jobs.objects.record_of("J", 1) is not None
     assert (world.folder / "jobs" / "J" / "work").is_dir()
@@ -380,7 +381,7 @@ def test_files_that_cannot_be_removed_are_removed_later(
     trash = world.folder / "trash"
     with monkeypatch.context() as patched:
         patched.setenv("PATH", f"{failing_rm(world.folder / 'bin')}:/usr/bin:/bin")
-        world.backend.jobs.forget("J")
+        controller.forget("J")
         until(lambda: "Stale file handle" in caplog.text, what="the failure is logged")
         assert [path.name.partition(".")[0] for path in trash.iterdir()] == ["J"]
     until(lambda: not list(trash.iterdir()), what="it is removed by a later attempt")

@@ -159,16 +159,17 @@ class KubernetesJobs:
         self._thread.run(("settled", job, attempt), partial(self._settle, job, attempt))
 
     def forget(self, job: str) -> None:
-        """Remove a job's files, unless one of its attempts still runs. Raises OSError where the volume is away.
+        """Move a job's files to the trash. Raises OSError where the volume is away.
 
-        Without a record of an attempt, as of each job that ended long ago, the files are in the trash on return: the
-        caller removes the rows of the job next, and nothing else names its files.
+        Also while an attempt has a record, unlike those of each job that ended long ago: it is removed in the
+        background where no attempt runs any more. The caller removes the rows of the job next, and nothing else names
+        its files.
         """
         if self._attempts_of(job):
             self._thread.run(("forget", job), partial(self._forget, job))
-        else:
-            self._volume.forget(job)
-            self._thread.run_again(("trash",), self._empty_trash)
+            raise OSError(f"job {job} still has an attempt in the cluster")
+        self._volume.forget(job)
+        self._thread.run_again(("trash",), self._empty_trash)
 
     def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int | None]:
         """The sizes that were measured; the others are measured in the background."""

@@ -200,9 +200,8 @@ class LocalJobs:
             Path(active_marker(self.state_dir, job, attempt)).unlink(missing_ok=True)
 
     def forget(self, job: str) -> None:
-        """Move a job's files to the trash, which is emptied in the background, unless the job still runs."""
-        if self._may_run(job):
-            return
+        """Move a job's files to the trash, which is emptied in the background. Raises OSError while it may run."""
+        self._check_ended(job)
         home = Path(job_directory(self.state_dir, job))
         for attempt in attempts_of(self.state_dir, job):
             self.settled(job, attempt)
@@ -218,17 +217,16 @@ class LocalJobs:
         return found
 
     def remove_outputs(self, job: str) -> None:
-        """Move a job's outputs to the trash, unless the job still runs."""
-        if not self._may_run(job):
-            self._outputs.move_to_trash(job)
-            self._background.run(("trash",), self._empty_trash)
+        """Move a job's outputs to the trash. Raises OSError while it may run."""
+        self._check_ended(job)
+        self._outputs.move_to_trash(job)
+        self._background.run(("trash",), self._empty_trash)
 
-    def _may_run(self, job: str) -> bool:
-        """Whether an attempt may still have processes, so that no file of the job is removed."""
-        running = [n for n in attempts_of(self.state_dir, job) if not self._has_ended((job, n))]
-        for attempt in running:
-            log.warning("no file of job %s is removed: its attempt %d may still have processes", job, attempt)
-        return bool(running)
+    def _check_ended(self, job: str) -> None:
+        """Raise OSError where an attempt may still have processes, so that no file of the job is removed."""
+        for attempt in attempts_of(self.state_dir, job):
+            if not self._has_ended((job, attempt)):
+                raise OSError(f"attempt {attempt} of job {job} may still have processes")
 
     def pids(self) -> Mapping[str, frozenset[int]]:
         """Live process ids by job: below its supervisors, and in its cgroups."""
