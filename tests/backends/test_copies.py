@@ -70,6 +70,70 @@ def test_a_file_that_becomes_a_link_is_not_followed(
     assert not (tmp_path / "target").exists()
 
 
+def test_a_file_that_becomes_a_pipe_is_left_out(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.open
+
+    def swapped(name: str, *given: int, **more: int) -> int:
+        if name == "model":
+            (source / "inner" / "model").unlink()
+            os.mkfifo(source / "inner" / "model")
+        return real(name, *given, **more)
+
+    monkeypatch.setattr(os, "open", swapped)
+    copies.copy_folder(source, tmp_path / "target")
+    assert not list((tmp_path / "target" / "inner").iterdir())
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("has_range", [True, False], ids=["the file system copies", "the content is read and written"])
+def test_a_copy_takes_as_much_space_as_what_it_was_made_of(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_range: bool
+) -> None:
+    if not has_range:
+        monkeypatch.setattr(os, "copy_file_range", _no_range)
+    with (source / "sparse").open("wb") as file:
+        file.seek(16 * MIB)
+        file.write(b"data")
+        file.truncate(64 * MIB)
+    with (source / "hole").open("wb") as file:
+        file.truncate(64 * MIB)
+    for name in ("again", "inner/again"):
+        os.link(source / "inner" / "model", source / name)
+    copies.copy_folder(source, tmp_path / "target")
+    sparse, hole = ((tmp_path / "target" / name).stat() for name in ("sparse", "hole"))
+    assert (tmp_path / "target" / "sparse").read_bytes() == bytes(16 * MIB) + b"data" + bytes(48 * MIB - 4)
+    assert hole.st_size == 64 * MIB and (sparse.st_blocks + hole.st_blocks) * 512 < MIB
+    names = [tmp_path / "target" / name for name in ("again", "inner/again", "inner/model")]
+    assert len({path.stat().st_ino for path in names}) == 1 and names[0].stat().st_nlink == 3
+    assert names[0].read_bytes() == (source / "again").read_bytes()
+
+
+@pytest.mark.parametrize("has_range", [True, False], ids=["the file system copies", "the content is read and written"])
+@pytest.mark.parametrize("is_longer", [True, False], ids=["longer", "shorter"])
+def test_a_file_that_becomes_longer_or_shorter_while_it_is_copied(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_range: bool, is_longer: bool
+) -> None:
+    """A process appends faster than the file is copied, or cuts it at 1,000 bytes."""
+    model, real = source / "inner" / "model", os.copy_file_range
+    content = model.read_bytes()
+
+    def changes(*given: int) -> int:
+        if is_longer:
+            assert model.stat().st_size < 10 * len(content), "the copy has no end"
+            with model.open("ab") as file:
+                file.write(content)
+        else:
+            os.truncate(model, 1000)
+        return real(*given) if has_range else _no_range()
+
+    monkeypatch.setattr(os, "copy_file_range", changes)
+    copies.copy_folder(source, tmp_path / "target")
+    copied = (tmp_path / "target" / "inner" / "model").read_bytes()
+    assert copied == (content if is_longer else content[:1000])
+
+
 def test_what_an_abandoned_process_writes_does_not_reach_the_job(tmp_path: Path) -> None:
     volume = JobVolume(str(tmp_path))
     volume.make_layout()
