@@ -161,11 +161,12 @@ class _Follower:
             if not may_see(await self.reader.now(), record):
                 raise not_found("job", self.job)
             self.attempt = self.attempt or record.job.attempt
-            if await self._send_new_text(record):
-                continue
-            if self._has_ended(record):
-                await self.stream.send("end", json.dumps({"state": record.job.state, "attempt": self.attempt}))
-                return
+            with contextlib.suppress(LogUnavailable, LimitReached):  # it is read again
+                if await self._send_new_text(record):
+                    continue
+                if self._has_ended(record):
+                    await self.stream.send("end", json.dumps({"state": record.job.state, "attempt": self.attempt}))
+                    return
             self.quiet_s += POLL_S
             if self.quiet_s >= HEARTBEAT_S:
                 await self.stream.heartbeat()
@@ -173,13 +174,10 @@ class _Follower:
             await asyncio.sleep(POLL_S)
 
     async def _send_new_text(self, record: JobRecord) -> bool:
-        """Returns whether there was any."""
+        """Returns whether there was any. Raises LogUnavailable, LimitReached: it is not known."""
         if not self.attempt:
             return False
-        try:
-            part = await part_of(self.call, record, self.attempt, self.rank, self.offset)
-        except (LogUnavailable, LimitReached):
-            return False  # it is read again
+        part = await part_of(self.call, record, self.attempt, self.rank, self.offset)
         if part.next_offset == self.offset or not part.text:
             return False
         body = {"begins": part.offset, "offset": part.next_offset, "attempt": self.attempt, "text": part.text}

@@ -6,23 +6,25 @@ import http.client
 import io
 import os
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from jupyter_gpu_quota.api.access.permissions import Person
-from jupyter_gpu_quota.api.access.work_in_progress import DOWNLOADS
+from jupyter_gpu_quota.api.access.work_in_progress import DOWNLOADS, LOG_READS, Limit, LimitReached
 from jupyter_gpu_quota.api.handlers import logs
 from jupyter_gpu_quota.backends.job_files.paths import rank_paths
 from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
 from jupyter_gpu_quota.backends.protocol import LogPart, LogUnavailable
 from jupyter_gpu_quota.store.records.calls import StoreUnavailable
 from tests.api.world import QUOTA, ServiceWorld
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 
 
 def running(world: ServiceWorld, **request: object) -> tuple[str, RotatingLog]:
@@ -84,6 +86,55 @@ def test_a_follower_reads_on_after_its_node_rotated_the_log(world: ServiceWorld,
         assert next(events) == ("log", {"begins": 0, "offset": 4, "attempt": 1, "text": f"{logs.ANEW}new\n"})
         cluster.text += b"next\n"
         assert next(events)[1]["text"] == "next\n"
+
+
+def followed(world: ServiceWorld, job: str) -> list[tuple[str, Any]]:
+    """All events of a followed log."""
+    with world.stream(f"jobs/{job}/logs?follow=1") as events:
+        return list(events)
+
+
+def test_a_follower_reads_the_end_of_a_log_that_could_not_be_read_for_a_while(
+    world: ServiceWorld, cluster: ClusterLog
+) -> None:
+    job, _ = running(world)
+    world.see_running(job, ended_at=world.clock(), exit_status=0, tree_gone=True)
+    cluster.text = None
+    with ThreadPoolExecutor(1) as reader:
+        received = reader.submit(followed, world, job)
+        until(lambda: cluster.failed)
+        cluster.text = b"last lines\n"
+        log, end = received.result(PATIENCE_S)
+    assert log[1]["text"] == "last lines\n"
+    assert end == ("end", {"state": "succeeded", "attempt": 1})
+
+
+def test_a_follower_above_the_limit_of_reads_gets_the_whole_log(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, log = running(world)
+    log.write(b"x" * (3 * logs.CHUNK_BYTES))
+    world.see_running(job, ended_at=world.clock(), exit_status=0, tree_gone=True)
+    in_progress, refused = world.services.in_progress, Event()
+    begin, bob = in_progress.begin, Person(name="bob", id=world.run(world.services.store_view.user_id("bob")))
+
+    def observed(person: Person, limit: Limit) -> None:
+        try:
+            begin(person, limit)
+        except LimitReached:
+            refused.set()
+            raise
+
+    monkeypatch.setattr(in_progress, "begin", observed)
+    with ThreadPoolExecutor(1) as reader, ExitStack() as others:
+        for _ in range(LOG_READS.most):
+            others.enter_context(in_progress.one(bob, LOG_READS))
+        received = reader.submit(followed, world, job)
+        assert refused.wait(PATIENCE_S)
+        others.close()
+        *parts, end = received.result(PATIENCE_S)
+    assert sum(len(body["text"]) for _, body in parts) == 3 * logs.CHUNK_BYTES
+    assert end == ("end", {"state": "succeeded", "attempt": 1})
 
 
 def test_a_log_that_its_node_does_not_send_is_an_error(world: ServiceWorld, cluster: ClusterLog) -> None:
