@@ -254,11 +254,12 @@ async def _send_archive(call: Call, record: JobRecord, found: OutputList) -> Non
 
 
 def _opened(call: Call, job: str, files: Sequence[Output]) -> Iterator[ArchivedFile]:
-    """Each output that can be opened, with the size that it has then."""
+    """Each output that can be opened, with the size that it has then: at most that of the list, which was checked."""
     for each in files:
         with contextlib.suppress(OutputRefused):
             content = call.services.backend.outputs.open_output(job, each.path)
-            yield ArchivedFile(each.path, os.fstat(content.fileno()).st_size, each.modified_at, content)
+            size = min(each.size_bytes, os.fstat(content.fileno()).st_size)
+            yield ArchivedFile(each.path, size, each.modified_at, content)
 
 
 async def output(call: Call) -> None:

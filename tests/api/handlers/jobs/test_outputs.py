@@ -21,7 +21,7 @@ from jupyter_gpu_quota.api.access.work_in_progress import DOWNLOADS, LOG_READS, 
 from jupyter_gpu_quota.api.handlers import logs
 from jupyter_gpu_quota.backends.job_files.paths import rank_paths
 from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
-from jupyter_gpu_quota.backends.protocol import LogPart, LogUnavailable
+from jupyter_gpu_quota.backends.protocol import LogPart, LogUnavailable, OutputList
 from jupyter_gpu_quota.store.records.calls import StoreUnavailable
 from tests.api.world import QUOTA, ServiceWorld
 from tests.patience import PATIENCE_S, until
@@ -196,10 +196,12 @@ def test_an_archive_without_its_end_is_not_taken_for_a_whole_one(
     (folder / "a").write_bytes(os.urandom(2 << 20))
     stated = logs.os.fstat
 
-    def longer(fd: int) -> object:
-        return SimpleNamespace(st_size=stated(fd).st_size + 1)
+    def then_shorter(fd: int) -> os.stat_result:
+        status = stated(fd)
+        os.truncate(folder / "a", status.st_size - 1)
+        return status
 
-    monkeypatch.setattr(logs, "os", SimpleNamespace(fstat=longer))
+    monkeypatch.setattr(logs, "os", SimpleNamespace(fstat=then_shorter))
     with pytest.raises(http.client.IncompleteRead):
         world.get(f"jobs/{job}/outputs?archive=1")
 
@@ -268,6 +270,27 @@ def test_a_sparse_file_above_the_limit_of_an_archive_is_refused(
     assert (refused.status, refused.json["reason"]) == (413, "too_large")
     assert "is sparse: its size is 2.0 MiB and it uses 0.0 MiB on disk" in refused.json["message"]
     assert world.get(f"jobs/{job}/outputs/dense").status == 200
+
+
+def test_an_archive_has_no_more_of_a_file_than_its_size_in_the_list(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a job could have any number of zeros sent, by files that grow after their sizes were checked."""
+    job = world.submit()["id"]
+    folder = Path(rank_paths(str(world.state_dir), job, 1, 0).outputs)
+    folder.mkdir(parents=True)
+    (folder / "grows").write_bytes(b"first")
+    (folder / "shrinks").write_bytes(b"first")
+    listed = world.services.backend.outputs.outputs
+
+    def then_changed(job: str, limit: int) -> OutputList:
+        found = listed(job, limit)
+        os.truncate(folder / "grows", 2 << 20)
+        os.truncate(folder / "shrinks", 2)
+        return found
+
+    monkeypatch.setattr(world.services.backend.outputs, "outputs", then_changed)
+    assert archived(world, job) == {"grows": b"first", "shrinks": b"fi"}
 
 
 @pytest.mark.parametrize("path", ["outputs?archive=1", "outputs/a"])
