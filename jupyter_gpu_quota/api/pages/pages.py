@@ -18,7 +18,7 @@ from ..access.people import NotAllowed
 from ..access.permissions import Person, Scope, may_enter, may_read_policy, refusal
 from ..access.refusals import Refused
 from ..handlers.jobs import seen_job
-from ..requests.call import Call
+from ..requests.call import Call, checked_names
 from ..requests.resource import DEFAULT_HEADERS, error_of
 from ..state.event_ids import EventId
 
@@ -70,7 +70,7 @@ class Page(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
             raise Refused(403, "not_allowed", f"{person.name}'s login lacks the scope custom:gpu-quota:read.")
 
     async def get(self, **names: str) -> None:
-        call = Call(services=self.services, resource=self, names=names, maybe_person=self.person)
+        call = Call(services=self.services, resource=self, names=checked_names(names), maybe_person=self.person)
         mirror = self.services.store_view.mirror
         seen = str(EventId.of(mirror.version, mirror.position, call.person))
         content: dict[str, Any] = {"page": self.page, "job": "", "seen_event": seen}

@@ -145,6 +145,13 @@ def listed(items: Sequence[object], total: int, page: Page, **more: bool | str) 
     return Answer(body={"items": items, "_pagination": pagination, **more})
 
 
+def checked_names(names: Mapping[str, str]) -> Mapping[str, str]:
+    """The names of a path. Refuses a NUL, with which PostgreSQL cannot search: nothing has such a name."""
+    if any("\0" in name for name in names.values()):
+        raise Refused(404, "not_found", "The path has a NUL character, which no name here has.")
+    return names
+
+
 Handler = Callable[[Call], Awaitable[Answer | BaseModel | None]]
 """Answers one request. A model is sent with the route's status; None: the handler wrote the response itself."""
 

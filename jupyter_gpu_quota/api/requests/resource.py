@@ -22,7 +22,7 @@ from ..access.people import LoginUnverified, NotAllowed
 from ..access.permissions import Person, Scope, may_enter, refusal
 from ..access.refusals import Refused
 from ..access.slice_secrets import owner_of
-from .call import Answer, Call, Route
+from .call import Answer, Call, Route, checked_names
 from .recorded import recorded_id, recorded_unread
 
 if TYPE_CHECKING:
@@ -178,8 +178,8 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         if route.takes is not None:
             body = _body_of(route.takes, b"".join(self.chunks))
         call = Call(
-            services=self.services, resource=self, is_closed=lambda: self.is_closed, names=names, body=body,
-            maybe_person=self.person,
+            services=self.services, resource=self, is_closed=lambda: self.is_closed, names=checked_names(names),
+            body=body, maybe_person=self.person,
         )  # fmt: skip
         if route.etag is not None and self._is_not_modified(await route.etag(call)):
             return
