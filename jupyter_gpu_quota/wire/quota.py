@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import StringConstraints
 
-from .fields import AffectedView, Flag, Wire
+from .fields import AffectedView, Flag, NoNul, Wire
 
 
 class QuotaView(Wire):
@@ -34,7 +34,7 @@ class QuotaEdit(Wire):
     accept_overcommit: Flag = False
     accept_removal: Flag = False
     accept_stops: Flag = False
-    comment: Annotated[str, StringConstraints(max_length=1000)] = ""
+    comment: Annotated[str, StringConstraints(max_length=1000, pattern=NoNul)] = ""
 
 
 class CheckedRankView(Wire):

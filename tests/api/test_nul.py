@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.api.world import PREFIX, ServiceWorld, service_world
+from tests.api.world import PREFIX, QUOTA, ServiceWorld, service_world
 from tests.store.database.postgresql_server import database, why_missing
 
 pytestmark = pytest.mark.skipif(why_missing() is not None, reason=why_missing() or "there is one")
@@ -34,3 +34,9 @@ def test_a_path_with_a_nul_is_unknown(world: ServiceWorld, method: str, path: st
     answer = world.call(method, path)
     assert answer.status == 404
     assert b"The path has a NUL character, which no name here has." in answer.body
+
+
+def test_a_nul_in_the_comment_of_a_quota_edit_is_refused(world: ServiceWorld) -> None:
+    answer = world.put_quota(QUOTA, comment="a\0b")
+    assert (answer.status, answer.json["reason"]) == (400, "invalid")
+    assert "comment" in answer.json["message"] and "the character NUL" in answer.json["message"]

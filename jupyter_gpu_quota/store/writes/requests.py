@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -37,18 +37,28 @@ def record_all(work: UnitOfWork, requests: Sequence[Request]) -> list[Recorded |
 
 
 def _is_text(request: Request) -> bool:
-    """Whether every id and name of the request can be looked up in any database."""
-    values = (getattr(request, field.name) for field in fields(request))
+    """Whether every id, name and sentence of the request can be a value of a column in any database."""
     try:
-        return all(value.encode() is not None for value in values if isinstance(value, str))
+        return not any(b"\0" in text.encode() for text in _texts(request))
     except UnicodeEncodeError:
         return False
 
 
+def _texts(row: Request | commands.JobSpec) -> Iterator[str]:
+    """The texts in a request that columns have as they are; in the JSON of others, NUL is an escape sequence."""
+    for field in fields(row):
+        value = getattr(row, field.name)
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, commands.JobSpec):
+            yield from (*value.command, *_texts(value))
+
+
 def _record(work: UnitOfWork, request: Request) -> Recorded | Refusal:
-    """Record one request; a refusal, text that is not Unicode and an illegal transition leave no trace."""
+    """Record one request; a refusal, text that no database stores and an illegal transition leave no trace."""
     if not _is_text(request):
-        return Refusal(code="invalid", message="The request was not stored: it holds text that is not Unicode.")
+        sentence = "The request was not stored: it holds text that is not Unicode, or the character NUL."
+        return Refusal(code="invalid", message=sentence)
     mark = work.mark()
     try:
         return HANDLERS[type(request)](work, request)

@@ -91,6 +91,9 @@ def test_repeating_a_job_id_is_the_same_job_for_its_owner_and_refused_to_others(
         pytest.param({"variables": {"X": "\udfff"}}, id="a variable that is not Unicode"),
         pytest.param({"secrets": {"TOKEN": "\udfff"}}, id="a secret that is not Unicode"),
         pytest.param({"key": "\udfff"}, id="a key that is not Unicode"),
+        pytest.param({"key": "\0"}, id="a NUL in a key"),
+        pytest.param({"name": "a\0b"}, id="a NUL in a name"),
+        pytest.param({"command": ("a\0b",)}, id="a NUL in a command"),
     ],
 )
 def test_an_invalid_request_does_not_affect_others(world: World, bad: dict[str, object]) -> None:
@@ -101,6 +104,13 @@ def test_an_invalid_request_does_not_affect_others(world: World, bad: dict[str, 
     assert world.store.job("b") is None and world.store.secrets("b") == {}
     assert world.audited() == [*before, "job.submit a", "job.submit c"]
     assert isinstance(world.store.audit_verify(), int)
+
+
+def test_a_nul_in_the_comment_of_a_quota_edit_does_not_affect_others(world: World) -> None:
+    edit = ApplyQuota(actor="a", text="", document={}, policy=POLICY, expected_revision=None, comment="a\0b")
+    good, refused = world.store.record([submit("a"), edit], now=world.now)
+    assert isinstance(good, Recorded)
+    assert isinstance(refused, Refusal) and refused.code == "invalid"
 
 
 def test_one_batch_is_one_version(world: World) -> None:
