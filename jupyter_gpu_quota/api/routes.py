@@ -120,7 +120,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "samples", S.READ_OR_HUB, cluster.samples,
           "The newest reading of each device; with device, all of it.",
           gives=samples.SampleView, query=("device", "from", "to", *PAGED)),
-    Route("POST", "samples", S.ADMIN_HUB_OR_NODE, samples_of_nodes.ingest,
+    Route("POST", "samples", S.APPLY_HUB_OR_NODE, samples_of_nodes.ingest,
           "Ingest one node's readings; 409 unknown_device if one is not recorded: keep the batch and send it again.",
           takes=samples.SampleBatch, gives=samples.IngestedView, operation="send readings of devices"),
     Route("GET", "usage", S.READ, usage.show,

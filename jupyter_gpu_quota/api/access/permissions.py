@@ -28,7 +28,7 @@ class Scope(StrEnum):
     AUDIT = "audit"
     ADMIN = "admin"
     APPLY = "apply"  # to change the policy: an admin with a token that may change things
-    ADMIN_HUB_OR_NODE = "admin, hub or node"
+    APPLY_HUB_OR_NODE = "apply, hub or node"
     HUB = "hub"
 
 
@@ -70,9 +70,9 @@ def may_enter(person: Person | None, scope: Scope) -> bool:
     if person is None:
         return False
     if person.is_hub:
-        return scope in {Scope.HUB, Scope.READ_OR_HUB, Scope.ADMIN_HUB_OR_NODE}
+        return scope in {Scope.HUB, Scope.READ_OR_HUB, Scope.APPLY_HUB_OR_NODE}
     if person.node is not None:
-        return scope is Scope.ADMIN_HUB_OR_NODE
+        return scope is Scope.APPLY_HUB_OR_NODE
     match scope:
         case Scope.READ | Scope.READ_OR_HUB:
             return "read" in person.scopes
@@ -80,9 +80,9 @@ def may_enter(person: Person | None, scope: Scope) -> bool:
             return "submit" in person.scopes
         case Scope.AUDIT:
             return person.auditor or bool(person.leads and "read" in person.scopes)
-        case Scope.ADMIN | Scope.ADMIN_HUB_OR_NODE:
+        case Scope.ADMIN:
             return person.admin and not person.scopes.isdisjoint({"read", "admin"})
-        case Scope.APPLY:
+        case Scope.APPLY | Scope.APPLY_HUB_OR_NODE:
             return "admin" in person.scopes or (person.hub_admin and "submit" in person.scopes)
         case _:
             return False
@@ -103,7 +103,7 @@ def refusal(person: Person, scope: Scope, operation: str) -> str:
     return f"{person.name}'s token may not {operation}: it lacks {_MISSING_SCOPE[scope]}. {_ADVICE.format('a scope')}"
 
 
-_ADMIN_SCOPES = frozenset({Scope.ADMIN, Scope.ADMIN_HUB_OR_NODE, Scope.APPLY})
+_ADMIN_SCOPES = frozenset({Scope.ADMIN, Scope.APPLY, Scope.APPLY_HUB_OR_NODE})
 _ADVICE = "An admin of the hub can grant {}: with a role in the hub's configuration, or with a token."
 _MISSING_SCOPE = {
     Scope.READ: "the scope custom:gpu-quota:read",
@@ -111,8 +111,8 @@ _MISSING_SCOPE = {
     Scope.SUBMIT: "the scope custom:gpu-quota:submit",
     Scope.AUDIT: "the scope custom:gpu-quota:read or custom:gpu-quota:audit",
     Scope.ADMIN: "the scope custom:gpu-quota:read or custom:gpu-quota:admin",
-    Scope.ADMIN_HUB_OR_NODE: "the scope custom:gpu-quota:read or custom:gpu-quota:admin",
     Scope.APPLY: "the scope custom:gpu-quota:admin, or custom:gpu-quota:submit of an admin",
+    Scope.APPLY_HUB_OR_NODE: "the scope custom:gpu-quota:admin, or custom:gpu-quota:submit of an admin",
 }
 
 

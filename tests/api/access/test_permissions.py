@@ -283,7 +283,17 @@ async def _forget_freshness(world: ServiceWorld) -> None:
 )
 def test_permissions_for_applying_a_quota_file(scopes: tuple[str, ...], admin: bool, applies: bool) -> None:
     person = Person(name="x", id="1", scopes=frozenset(scopes), hub_admin=admin)
-    assert may_enter(person, Scope.APPLY) is applies
+    assert may_enter(person, Scope.APPLY) is may_enter(person, Scope.APPLY_HUB_OR_NODE) is applies
+
+
+def test_a_read_only_token_of_a_hub_admin_may_not_send_readings(scene: Scene) -> None:
+    scene.world.add("rita", admin=True, scopes=("read",))
+    found = scene.world.post("samples", "rita", BODIES["POST samples"])
+    assert (found.status, found.json["reason"]) == (403, "not_allowed")
+    assert found.json["message"].startswith(
+        "rita's token may not send readings of devices: it lacks the scope custom:gpu-quota:admin,"
+        " or custom:gpu-quota:submit of an admin."
+    )
 
 
 @pytest.mark.parametrize(

@@ -125,8 +125,8 @@ def test_a_node_may_report_only_its_own_devices(nodes: Nodes) -> None:
 
 def test_a_node_may_do_nothing_else() -> None:
     agent = Person(name="node-1", id="system:node:node-1", node="node-1")
-    assert {scope for scope in Scope if may_enter(agent, scope)} == {Scope.OPEN, Scope.ADMIN_HUB_OR_NODE}
-    assert [f"{each.method} {each.path}" for each in ROUTES if each.scope is Scope.ADMIN_HUB_OR_NODE] == [
+    assert {scope for scope in Scope if may_enter(agent, scope)} == {Scope.OPEN, Scope.APPLY_HUB_OR_NODE}
+    assert [f"{each.method} {each.path}" for each in ROUTES if each.scope is Scope.APPLY_HUB_OR_NODE] == [
         "POST samples"
     ]
 
