@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...core.idle.activity import IdleMode, IdlePolicy
-from ...core.idle.classification import Busy, IdleReason, Unknown
+from ...core.idle.classification import Busy, Idle, IdleReason, Unknown
 from ...core.idle.state_document import from_document, name_of
 from ...core.idle.state_machine import BEGINNING, Freeing, InUse, MachineState, Warned
 from ...core.reasons import EnforcementTooWeak, OverShare
@@ -17,7 +17,7 @@ from ..state.store_view import StoreView
 from .records import instant, notebook_view
 
 SOON_MS = 5_000
-"""The time to a server's next report during a countdown or a stop order."""
+"""The longest time to a server's next report during a countdown, and while its kernels are to be freed."""
 
 FIRST_MS = 3_000
 """The time to a server's second report, the first with its use of a simulated device."""
@@ -47,18 +47,29 @@ def activity_answer(record: NotebookRecord, store_view: StoreView) -> ActivityAn
     known = store_view.idle.get(name) or IdleState(
         notebook=name, at=now, classification=Unknown(reason=IdleReason.TOO_FEW_REPORTS)
     )
-    view, order = _view(record, known, store_view), None
-    if isinstance(machine, Freeing) and policy.mode is IdleMode.RECLAIM and 0 <= now - known.at <= FRESH_MS:
-        suspend = {name: mib for name, mib in known.suspendable.items() if name in machine.kernels}
-        order = FreeOrder(kernels=list(machine.kernels), quiet_ms=known.quiet_ms, suspend=suspend)
+    freeing = machine if isinstance(machine, Freeing) and policy.mode is IdleMode.RECLAIM else None
+    view, order = _view(record, known, store_view), None if freeing is None else _order(freeing, known, now)
     usual = (policy.report_every_s - 1) * 1000  # its clock ticks once a second
     left = view.free_in_ms
-    again = usual if left is None and order is None else max(1_000, min(SOON_MS, usual, left or 1_000))
+    again = usual if left is None and freeing is None else max(1_000, min(SOON_MS, usual, left or 1_000))
     devices = [store_view.mirror.devices.get(part.device) for part in store_view.allocations_of(name)]
     if known.sampled is None and devices and all(device is not None and device.simulated for device in devices):
         again = min(again, FIRST_MS)
     suspends = policy.suspend and policy.mode is IdleMode.RECLAIM
     return ActivityAnswer(idle=view, free=order, suspend=suspends, report_in_ms=again)
+
+
+def _order(machine: Freeing, known: IdleState, now: int) -> FreeOrder | None:
+    """The order to free the GPU of these kernels; None without a fresh note of the same decision.
+
+    The decision is stored before its note, and an earlier note does not have the kernels that may be suspended.
+    """
+    found = known.classification
+    if known.at < machine.at or not isinstance(found, Idle) or found.kernels != machine.kernels:
+        return None
+    if not 0 <= now - known.at <= FRESH_MS:
+        return None
+    return FreeOrder(kernels=list(machine.kernels), quiet_ms=known.quiet_ms, suspend=dict(known.suspendable))
 
 
 def _view(record: NotebookRecord, state: IdleState, store_view: StoreView) -> IdleView:

@@ -12,11 +12,14 @@ import pytest
 from jupyter_gpu_quota.core.samples import DeviceSample, ProcessUse
 from jupyter_gpu_quota.quotafile import parse
 from jupyter_gpu_quota.store.memory import MemoryStore
+from jupyter_gpu_quota.store.records.activity import KeepNotes
+from jupyter_gpu_quota.store.records.idle_state import IdleState
 from tests.api.world import QUOTA, build_devices, service_world, train_devices
-from tests.controllers.setups.notebook import IDLE, Watched
+from tests.controllers.setups.notebook import IDLE, SECOND, Watched
 
 SPACE, STARTED, TICKS = "pid:[1]", 5_000, 10_000_000
 ONE = ProcessUse(handle="9007", memory_mib=640, percent=0, places=((SPACE, 7, STARTED),))
+TWO = ProcessUse(handle="9009", memory_mib=320, percent=0, places=((SPACE, 9, STARTED),))
 WORKER = ProcessUse(handle="9008", memory_mib=64, percent=0, places=((SPACE, 8, 6_000), (SPACE, 7, STARTED)))
 
 
@@ -25,9 +28,10 @@ class Suspending(Watched):
 
     processes: tuple[ProcessUse, ...] = (ONE,)
     says: dict[str, Any] = {"suspension": "ready"}
+    others: tuple[dict[str, Any], ...] = ()
 
     def send(self, who: str | None = "bob", **other: Any) -> Any:
-        self.kernels = [self.kernel("k1", started=STARTED, suspended=bool(self.says.get("suspended")))]
+        self.kernels = [self.kernel("k1", started=STARTED, suspended=bool(self.says.get("suspended"))), *self.others]
         said = {name: value for name, value in self.says.items() if name != "suspended"}
         return super().send(who, **{"namespace": SPACE, "ticks": TICKS, **said, **other})
 
@@ -69,6 +73,35 @@ def until_freeing(notebook: Suspending) -> Any:
     raise AssertionError("it was never freed")
 
 
+def until_warned(notebook: Suspending) -> Any:
+    """The answer shortly before the end of the countdown."""
+    for _ in range(600):
+        answer = step(notebook)
+        if answer["idle"]["state"] == "warned" and answer["idle"]["free_in_ms"] <= 10 * SECOND:
+            return answer
+    raise AssertionError("there was no warning")
+
+
+def step(notebook: Suspending) -> Any:
+    """A reading, and the answer to a report after it."""
+    notebook.now += 10 * SECOND
+    notebook.read()
+    return notebook.report().json
+
+
+def reports_between_commits(notebook: Suspending, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The answers to the reports between each decision of the controller and its note."""
+    answers, note = list[Any](), notebook.idleness._note
+
+    def report_and_note(states: list[IdleState], now: int) -> None:
+        notebook.world.run(notebook.world.services.store_view.refresh())
+        answers.append(notebook.send().json)
+        note(states, now)
+
+    monkeypatch.setattr(notebook.idleness, "_note", report_and_note)
+    return answers
+
+
 def test_a_server_is_ordered_to_run_its_self_test(notebook: Suspending) -> None:
     assert notebook.report().json["suspend"] is True
 
@@ -88,6 +121,38 @@ def test_a_kernel_alone_on_its_device_is_suspended_with_its_memory(notebook: Sus
 def test_a_kernel_with_workers_on_the_device_is_shut_down(notebook: Suspending) -> None:
     notebook.processes = (ONE, WORKER)
     assert until_freeing(notebook)["free"]["suspend"] == {}
+
+
+def test_a_report_before_the_note_of_a_decision_frees_no_kernel(
+    notebook: Suspending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until_warned(notebook)
+    between = reports_between_commits(notebook, monkeypatch)
+    answer = step(notebook)
+    assert (between[0]["idle"]["state"], between[0]["free"]) == ("freeing", None)
+    assert between[0]["report_in_ms"] == SECOND
+    assert answer["free"]["suspend"] == {"k1": 640}
+
+
+def test_a_kernel_that_holds_the_gpu_too_is_freed_after_its_note(
+    notebook: Suspending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebook.others = (notebook.kernel("k2", pid=9, started=STARTED),)
+    until_warned(notebook)
+    assert step(notebook)["free"]["suspend"] == {"k1": 640}
+    between = reports_between_commits(notebook, monkeypatch)
+    notebook.processes = (ONE, TWO)
+    answer = step(notebook)
+    assert (between[0]["idle"]["kernels"], between[0]["free"]) == (["k1", "k2"], None)
+    assert answer["free"]["suspend"] == {"k1": 640, "k2": 320}
+
+
+def test_without_a_note_no_kernel_is_freed(notebook: Suspending) -> None:
+    until_freeing(notebook)
+    notebook.world.store.record([KeepNotes(over=(("idle", notebook.id),))], now=notebook.now)
+    notebook.world.services.store_view.idle = {}
+    answer = notebook.send().json
+    assert (answer["idle"]["state"], answer["free"]) == ("freeing", None)
 
 
 def test_a_suspended_kernel_frees_its_slice_and_its_user_is_notified(
