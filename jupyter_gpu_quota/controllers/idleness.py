@@ -74,6 +74,7 @@ class Idleness:
         self.recorder = ActivityRecorder()
         self.states: dict[str, IdleState] = {}
         self._stopped_at: dict[str, int] = {}
+        self._owners_unknown_since: dict[str, int] = {}
         self._measured: dict[str, Report] = {}
         self._reports_since = 0
         self._began: int | None = None
@@ -132,6 +133,7 @@ class Idleness:
         self.states = {name: state for name, state in self.states.items() if name in names}
         self._stopped_at = {name: at for name, at in self._stopped_at.items() if name in names}
         self._measured = {name: report for name, report in self._measured.items() if name in names}
+        self._owners_unknown_since = {name: at for name, at in self._owners_unknown_since.items() if name in names}
 
     # --- evidence -------------------------------------------------------------------------------------------------
     def _take_reports(self, now: int) -> set[str]:
@@ -245,7 +247,7 @@ class Idleness:
             if newest is None
             else Suspension(can=newest.suspends, why_not=newest.why_not, suspended=newest.suspended),
             quiet_ms=policy.kernel_after_s(waiting=waiting) * 1000,
-            suspendable=self._suspendable(name, freed) if freed else {},
+            suspendable=self._suspendable(name, freed, now),
         )
 
     def _is_lendable(
@@ -384,12 +386,20 @@ class Idleness:
         devices = [self.view.device(device) for device in self._devices_of(name)]
         return bool(devices) and all(device is not None and device.simulated for device in devices)
 
-    def _suspendable(self, name: str, kernels: tuple[str, ...]) -> dict[str, int]:
-        """The kernels that may be suspended, and the memory of each in MiB, by the newest sample of the only device."""
+    def _suspendable(self, name: str, kernels: tuple[str, ...], now: int) -> dict[str, int] | None:
+        """The kernels that may be suspended, and the memory of each in MiB, by the newest sample of the only device.
+
+        None while it is unknown whose processes are there, at most for as long as readings may be missing.
+        """
         newest, rows = self.histories.newest(name), self._rows_of(name)
-        if not self.policy.suspend or newest is None or len(rows) != 1 or rows[0] is None:
+        unknown_since = self._owners_unknown_since.pop(name, now)
+        if not kernels or not self.policy.suspend or newest is None or len(rows) != 1 or self._is_simulated(name):
             return {}
-        return suspendable(newest.roots, rows[0].processes.get(name, ()), kernels)
+        if self._belonging(name, *rows) is None:
+            self._owners_unknown_since[name] = unknown_since = min(unknown_since, now)
+            if now - unknown_since <= self.policy.max_gap_ms(self.policy.sample_every_s):
+                return None
+        return {} if rows[0] is None else suspendable(newest.roots, rows[0].processes.get(name, ()), kernels)
 
 
 def machine_state_of(record: NotebookRecord) -> MachineState:

@@ -62,12 +62,13 @@ def activity_answer(record: NotebookRecord, store_view: StoreView) -> ActivityAn
 def _order(machine: Freeing, known: IdleState, now: int) -> FreeOrder | None:
     """The order to free the GPU of these kernels; None without a fresh note of the same decision.
 
-    The decision is stored before its note, and an earlier note does not have the kernels that may be suspended.
+    The decision is stored before its note, and an earlier note does not have the kernels that may be suspended. A
+    note in which they are unknown orders nothing either.
     """
     found = known.classification
     if known.at < machine.at or not isinstance(found, Idle) or found.kernels != machine.kernels:
         return None
-    if not 0 <= now - known.at <= FRESH_MS:
+    if known.suspendable is None or not 0 <= now - known.at <= FRESH_MS:
         return None
     return FreeOrder(kernels=list(machine.kernels), quiet_ms=known.quiet_ms, suspend=dict(known.suspendable))
 

@@ -31,7 +31,7 @@ class IdleState:
     ``lendable``: its slice may be lent. ``used_at``: the last use of its GPU. ``sampled`` is the newest
     reading of its use, (percent, instant). ``suspension``: None before its server reported. ``quiet_ms``: the time
     without messages after which a kernel is shut down; ``suspendable``: kernels that may be suspended instead,
-    with the MiB that each holds.
+    with the MiB that each holds, None while that is unknown.
     """
 
     notebook: str
@@ -42,7 +42,7 @@ class IdleState:
     sampled: tuple[int | None, int] | None = None
     suspension: Suspension | None = None
     quiet_ms: int = 0
-    suspendable: Mapping[str, int] = field(default_factory=dict)
+    suspendable: Mapping[str, int] | None = field(default_factory=dict)
 
     def to_note(self) -> Note:
         document = _STATES.dump_python(self, mode="json", exclude={"notebook", "at"})

@@ -26,7 +26,7 @@ WORKER = ProcessUse(handle="9008", memory_mib=64, percent=0, places=((SPACE, 8, 
 class Suspending(Watched):
     """A notebook whose processes on the device are known, and whose server reports whether it can suspend."""
 
-    processes: tuple[ProcessUse, ...] = (ONE,)
+    processes: tuple[ProcessUse, ...] | None = (ONE,)
     says: dict[str, Any] = {"suspension": "ready"}
     others: tuple[dict[str, Any], ...] = ()
 
@@ -36,11 +36,12 @@ class Suspending(Watched):
         return super().send(who, **{"namespace": SPACE, "ticks": TICKS, **said, **other})
 
     def read(self) -> None:
-        held = sum(process.memory_mib or 0 for process in self.processes)
+        held = None if self.processes is None else sum(process.memory_mib or 0 for process in self.processes)
         row = DeviceSample(
             node="node-1", device="build-0", at=self.now, utilisation_percent=0, memory_used_mib=held,
-            coverage_permille=1000, simulated=False, workloads={self.id: 0}, workload_memory_mib={self.id: held},
-            processes={self.id: self.processes},
+            coverage_permille=1000, simulated=False, workloads={self.id: self.percent},
+            workload_memory_mib={self.id: held},
+            processes={} if self.processes is None else {self.id: self.processes},
         )  # fmt: skip
         self.samples += 1
         self.world.store.add_samples("node-1", self.samples, [row], now=self.now)
@@ -145,6 +146,37 @@ def test_a_kernel_that_holds_the_gpu_too_is_freed_after_its_note(
     answer = step(notebook)
     assert (between[0]["idle"]["kernels"], between[0]["free"]) == (["k1", "k2"], None)
     assert answer["free"]["suspend"] == {"k1": 640, "k2": 320}
+
+
+HIDDEN = ProcessUse(handle="9007", memory_mib=640, percent=0)
+
+
+@pytest.mark.parametrize(
+    ("processes", "percent"),
+    [
+        pytest.param(None, None, id="the processes were not read"),
+        pytest.param((HIDDEN,), 0, id="the owner of a process was not read"),
+    ],
+)
+def test_a_kernel_waits_for_a_reading_with_its_process(
+    notebook: Suspending, processes: tuple[ProcessUse, ...] | None, percent: int | None
+) -> None:
+    until_warned(notebook)
+    notebook.processes, notebook.percent = processes, percent
+    for _ in range(2):
+        answer = step(notebook)
+        assert (answer["idle"]["state"], answer["free"]) == ("freeing", None)
+    notebook.processes, notebook.percent = (ONE,), 0
+    assert step(notebook)["free"]["suspend"] == {"k1": 640}
+    notebook.processes, notebook.percent = processes, percent
+    assert step(notebook)["free"] is None
+
+
+def test_a_kernel_whose_process_is_not_known_for_long_is_shut_down(notebook: Suspending) -> None:
+    until_warned(notebook)
+    notebook.processes = None
+    orders = [step(notebook)["free"] for _ in range(5)]
+    assert orders[:4] == [None] * 4 and orders[4]["suspend"] == {}
 
 
 def test_without_a_note_no_kernel_is_freed(notebook: Suspending) -> None:
