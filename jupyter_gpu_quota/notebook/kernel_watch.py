@@ -19,7 +19,7 @@ from .open_requests import OpenRequests
 from .service import monotonic_ms
 
 STATES = {"idle": "idle", "busy": "busy", "starting": "busy", "restarting": "busy", "autorestarting": "busy"}
-"""The activity in a kernel's state; others are unknown, and dead kernels are left out."""
+"""The activity in a kernel's state; others are unknown. Dead kernels are left out, and those that failed to start."""
 
 DEAD = "dead"
 STARTING = frozenset({"starting", "restarting", "autorestarting"})
@@ -96,7 +96,8 @@ class Watch:
     def _kernels(self) -> Iterator[KernelReport]:
         kernels = self.server.kernel_manager
         for name in kernels.list_kernel_ids():
-            if getattr(kernel := kernels.get_kernel(name), "execution_state", None) != DEAD:
+            kernel = kernels.get_kernel(name)
+            if getattr(kernel, "execution_state", None) != DEAD and not has_failed_start(kernel):
                 yield self._kernel(name, kernel, getattr(kernels, "_kernel_connections", {}).get(name, 0))
 
     def _kernel(self, name: str, kernel: Any, connections: int) -> KernelReport:
@@ -137,6 +138,15 @@ class Watch:
             pid = getattr(getattr(terminal, "ptyproc", None), "pid", None)
             if pid:
                 yield printable(f"terminal {name}")[:MAX_NAME_LENGTH], int(pid)
+
+
+def has_failed_start(kernel: Any) -> bool:
+    """Whether a kernel of this server has no process, and none is being started, as after a restart without a slice.
+
+    The server continues to list it, in its last state.
+    """
+    is_own = getattr(kernel, "owns_kernel", False) and not getattr(kernel, "has_kernel", True)
+    return is_own and kernel.ready.done()
 
 
 def children_of(pid: int) -> set[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,6 +52,23 @@ def test_the_reported_state_of_a_silent_kernel(
     now[0] = after_ms
     (found,) = watch.observe().kernels
     assert (found.state, found.quiet_ms) == expected
+
+
+@pytest.mark.parametrize(
+    ("owned", "has_process", "ready", "listed"),
+    [
+        pytest.param(True, True, True, True, id="it runs"),
+        pytest.param(True, False, False, True, id="it waits for the GPU in its restart"),
+        pytest.param(True, False, True, False, id="its restart was refused"),
+        pytest.param(False, False, True, True, id="another program started it"),
+    ],
+)
+def test_the_kernels_in_a_report(owned: bool, has_process: bool, ready: bool, listed: bool) -> None:
+    server, start = SilentKernel("busy", 1), Future[None]()
+    if ready:
+        start.set_result(None)
+    server.kernel.owns_kernel, server.kernel.has_kernel, server.kernel.ready = owned, has_process, start
+    assert [kernel.id for kernel in Watch(server, "one").observe().kernels] == ["k"] * listed
 
 
 def test_requests_and_terminals_are_use_of_the_server_and_what_extensions_note_of_kernels_is_not() -> None:

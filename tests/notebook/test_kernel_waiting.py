@@ -17,7 +17,7 @@ from tornado.httputil import HTTPHeaders
 from jupyter_gpu_quota.backends.rendering.variables import SHARE_VARIABLE
 from jupyter_gpu_quota.notebook.slice_requests import NoGpuNow, SliceRequester, Waiting
 from jupyter_gpu_quota.wire.activity import WakeAnswer
-from tests.api.handlers.notebooks.test_notebook_reports import run
+from tests.api.handlers.notebooks.test_notebook_reports import begin, run
 from tests.notebook.jupyter_world import JupyterServer, Service, free_port, jupyter_server, service_at
 from tests.patience import PATIENCE_S, until
 
@@ -183,10 +183,10 @@ def server(service: Service, tmp_path: Path) -> Iterator[JupyterServer]:
         yield made
 
 
-def start(server: JupyterServer, name: str = "python3") -> tuple[threading.Thread, list[tuple[int, Any]]]:
-    """Begin a start; its answer comes when there is one."""
+def start(server: JupyterServer, path: str = "/api/kernels") -> tuple[threading.Thread, list[tuple[int, Any]]]:
+    """Begin a start or restart; its answer comes when there is one."""
     answers = list[tuple[int, Any]]()
-    thread = threading.Thread(target=lambda: answers.append(server.call("POST", "/api/kernels", {"name": name})))
+    thread = threading.Thread(target=lambda: answers.append(server.call("POST", path, {"name": "python3"})))
     thread.start()
     return thread, answers
 
@@ -243,3 +243,24 @@ def test_no_kernel_with_a_gpu_starts_on_a_slice_that_may_be_lent_while_the_servi
     service.silent = False
     thread.join(PATIENCE_S)
     assert answers[0][0] == 201
+
+
+@pytest.mark.slow
+def test_a_kernel_whose_restart_was_refused_is_reported_again_after_the_next_restart(
+    server: JupyterServer, service: Service
+) -> None:
+    kernel = server.start_kernel()
+    begin(server, kernel, "import time; time.sleep(1000)")
+    until(lambda: (found := service.kernel(kernel)) and found.state == "busy")
+    service.slice = WakeAnswer(state="waiting", reason="lent", message="Ann's job borrows it.")
+    thread, answers = start(server, f"/api/kernels/{kernel}/restart")
+    until(lambda: waiting(server))
+    service.next()
+    assert [each.id for each in service.next().kernels] == [kernel], "it is being started"
+    service.slice = WakeAnswer(state="refused", reason="released", message="Above the notebook quota.")
+    thread.join(PATIENCE_S)
+    assert answers[0][0] == 500 and server.kernels() == {kernel}
+    assert service.next(lambda report: not report.kernels)
+    service.slice = WakeAnswer(state="ready", reason="booked", message="")
+    assert server.call("POST", f"/api/kernels/{kernel}/restart")[0] == 200
+    service.next(lambda report: [each.id for each in report.kernels] == [kernel])
