@@ -7,9 +7,10 @@ import contextlib
 import json
 import logging
 import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import IO
 from urllib.parse import quote
 
 from tornado.iostream import StreamClosedError
@@ -40,7 +41,11 @@ CHUNK_BYTES = 1 << 16
 POLL_S = 0.3
 """The interval of reads of a followed log."""
 
-ANEW = "[jupyter-gpu-quota] the node began this log anew: lines before this may be missing\n"
+UNREAD_S = 60
+"""A followed log that ended, and that its node has not sent for so long, ends without the rest."""
+
+BEGUN_AGAIN = "[jupyter-gpu-quota] the node has begun a new log file: lines before this may be missing\n"
+UNREAD = "[jupyter-gpu-quota] the rest of this log cannot be read: {why}\n"
 RETRY_AFTER_S = 2
 
 
@@ -102,7 +107,7 @@ async def part_of(
     most, read = max(limit, MAX_CHARACTER_BYTES), call.services.backend.outputs.log
     part = await call.read_files(LOG_READS, read, record.job.id, attempt, rank, offset, most)
     found = whole_characters(part, limit, at_end=len(part.data) < most and not _runs(record, attempt))
-    return replace(found, text=ANEW + found.text) if part.offset < offset else found
+    return replace(found, text=BEGUN_AGAIN + found.text) if part.offset < offset else found
 
 
 def whole_characters(part: LogPart, limit: int, *, at_end: bool) -> Part:
@@ -154,6 +159,7 @@ class _Follower:
         self.call, self.stream, self.reader, self.job = call, stream, reader, job
         self.rank, self.offset, self.only, self.attempt = rank, offset, attempt, attempt
         self.quiet_s = 0.0
+        self.unread_since: float | None = None
 
     async def run(self) -> None:
         while True:
@@ -161,12 +167,17 @@ class _Follower:
             if not may_see(await self.reader.now(), record):
                 raise not_found("job", self.job)
             self.attempt = self.attempt or record.job.attempt
-            with contextlib.suppress(LogUnavailable, LimitReached):  # it is read again
+            try:
                 if await self._send_new_text(record):
                     continue
-                if self._has_ended(record):
-                    await self.stream.send("end", json.dumps({"state": record.job.state, "attempt": self.attempt}))
-                    return
+                is_complete = True
+            except LimitReached:
+                is_complete = False  # it is read again
+            except LogUnavailable as error:
+                is_complete = await self._give_up(record, str(error))
+            if is_complete and self._has_ended(record):
+                await self.stream.send("end", json.dumps({"state": record.job.state, "attempt": self.attempt}))
+                return
             self.quiet_s += POLL_S
             if self.quiet_s >= HEARTBEAT_S:
                 await self.stream.heartbeat()
@@ -178,11 +189,25 @@ class _Follower:
         if not self.attempt:
             return False
         part = await part_of(self.call, record, self.attempt, self.rank, self.offset)
+        self.unread_since = None
         if part.next_offset == self.offset or not part.text:
             return False
+        await self._send(part)
+        self.offset, self.quiet_s = part.next_offset, 0.0
+        return True
+
+    async def _send(self, part: Part) -> None:
         body = {"begins": part.offset, "offset": part.next_offset, "attempt": self.attempt, "text": part.text}
         await self.stream.send("log", json.dumps(body, ensure_ascii=False), f"{self.attempt}-{part.next_offset}")
-        self.offset, self.quiet_s = part.next_offset, 0.0
+
+    async def _give_up(self, record: JobRecord, why: str) -> bool:
+        """End the log of an attempt that has ended, and that could not be read for ``UNREAD_S``, with the reason."""
+        now = time.monotonic()
+        self.unread_since = self.unread_since or now
+        if _runs(record, self.attempt) or now - self.unread_since < UNREAD_S:
+            return False
+        self.unread_since = None
+        await self._send(Part(text=UNREAD.format(why=why), offset=self.offset, next_offset=self.offset))
         return True
 
     def _has_ended(self, record: JobRecord) -> bool:
@@ -263,7 +288,7 @@ def _opened(call: Call, job: str, files: Sequence[Output]) -> Iterator[ArchivedF
 
 
 async def output(call: Call) -> None:
-    """One file."""
+    """One file, with the size that it had when it was opened."""
     record, path = await seen_job(call), call.names["path"]
     with call.services.in_progress.one(call.person, DOWNLOADS):
         try:
@@ -271,20 +296,26 @@ async def output(call: Call) -> None:
         except OutputRefused as error:
             raise Refused(404, "not_found", str(error)) from None
         with file:
-            await call.store_view.read_files(_refuse_large_holes, call, record.job.id, path, file.fileno())
-            pieces = iter(partial(file.read, CHUNK_BYTES), b"")
-            await _send(call, path.rpartition("/")[2], "application/octet-stream", pieces)
+            size = await call.store_view.read_files(_checked_size, call, record.job.id, path, file.fileno())
+            await _send(call, path.rpartition("/")[2], "application/octet-stream", _pieces(file, size))
 
 
-def _refuse_large_holes(call: Call, job: str, path: str, file: int) -> None:
-    """Refuse a sparse file above the limit of an archive: its holes take no space, and are sent as zeros.
+def _pieces(file: IO[bytes], size: int) -> Iterator[bytes]:
+    for begin in range(0, size, CHUNK_BYTES):
+        if not (piece := file.read(min(CHUNK_BYTES, size - begin))):
+            return
+        yield piece
+
+
+def _checked_size(call: Call, job: str, path: str, file: int) -> int:
+    """The size of a file in bytes. Refuses a sparse one above the limit of an archive: its holes are sent as zeros.
 
     On a volume with compression a file without holes may take less space than its size, too.
     """
     status, limit = os.fstat(file), call.services.settings.outputs_limit_mib
     stored = status.st_blocks * 512
     if status.st_size <= max(limit * MIB, stored) or not _has_hole(file, status.st_size):
-        return
+        return status.st_size
     sentence = (
         f"The output {path} of job {job} is sparse: its size is {status.st_size / MIB:.1f} MiB and it uses"
         f" {stored / MIB:.1f} MiB on disk. Sparse files above {limit} MiB are not sent; let the job compress it."

@@ -19,6 +19,7 @@ import pytest
 from jupyter_gpu_quota.api.access.permissions import Person
 from jupyter_gpu_quota.api.access.work_in_progress import DOWNLOADS, LOG_READS, Limit, LimitReached
 from jupyter_gpu_quota.api.handlers import logs
+from jupyter_gpu_quota.api.requests.call import Call
 from jupyter_gpu_quota.backends.job_files.paths import rank_paths
 from jupyter_gpu_quota.backends.job_files.rank_log import RotatingLog
 from jupyter_gpu_quota.backends.protocol import LogPart, LogUnavailable, OutputList
@@ -83,7 +84,7 @@ def test_a_follower_reads_on_after_its_node_rotated_the_log(world: ServiceWorld,
         cluster.text = None
         until(lambda: cluster.failed)
         cluster.text = b"new\n"
-        assert next(events) == ("log", {"begins": 0, "offset": 4, "attempt": 1, "text": f"{logs.ANEW}new\n"})
+        assert next(events) == ("log", {"begins": 0, "offset": 4, "attempt": 1, "text": f"{logs.BEGUN_AGAIN}new\n"})
         cluster.text += b"next\n"
         assert next(events)[1]["text"] == "next\n"
 
@@ -106,6 +107,20 @@ def test_a_follower_reads_the_end_of_a_log_that_could_not_be_read_for_a_while(
         cluster.text = b"last lines\n"
         log, end = received.result(PATIENCE_S)
     assert log[1]["text"] == "last lines\n"
+    assert end == ("end", {"state": "succeeded", "attempt": 1})
+
+
+def test_a_follower_of_an_ended_log_that_stays_unreadable_gets_the_reason(
+    world: ServiceWorld, cluster: ClusterLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "UNREAD_S", 0)
+    job, _ = running(world)
+    cluster.text = None
+    with world.stream(f"jobs/{job}/logs?follow=1") as events:
+        until(lambda: cluster.failed > 1)  # a log is read again for as long as its attempt runs
+        world.see_running(job, ended_at=world.clock(), exit_status=0, tree_gone=True)
+        log, end = events
+    assert log[1]["text"] == logs.UNREAD.format(why="its node did not send it within 15 s")
     assert end == ("end", {"state": "succeeded", "attempt": 1})
 
 
@@ -291,6 +306,24 @@ def test_an_archive_has_no_more_of_a_file_than_its_size_in_the_list(
 
     monkeypatch.setattr(world.services.backend.outputs, "outputs", then_changed)
     assert archived(world, job) == {"grows": b"first", "shrinks": b"fi"}
+
+
+def test_a_file_is_sent_with_the_size_that_it_had_when_it_was_opened(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = world.submit()["id"]
+    folder = Path(rank_paths(str(world.state_dir), job, 1, 0).outputs)
+    folder.mkdir(parents=True)
+    (folder / "grows").write_bytes(b"first")
+    checked = logs._checked_size
+
+    def then_grown(call: Call, job: str, path: str, file: int) -> int:
+        size = checked(call, job, path, file)
+        os.truncate(folder / "grows", 2 << 20)
+        return size
+
+    monkeypatch.setattr(logs, "_checked_size", then_grown)
+    assert world.get(f"jobs/{job}/outputs/grows").body == b"first"
 
 
 @pytest.mark.parametrize("path", ["outputs?archive=1", "outputs/a"])
