@@ -7,6 +7,7 @@ ten seconds, apart from decisions, so a killed process loses at most ten seconds
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -33,14 +34,16 @@ Point = tuple[int, str, float]
 
 
 class Points:
-    """The points that are not in the database yet, by workload."""
+    """The points that are not in the database yet, by workload. Several threads may add and take points."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._points: dict[str, list[Point]] = {}
         self._written_at: int | None = None
 
     def take_facts(self, facts: Iterable[RankFact], now: int) -> None:
         """Add the progress and the metrics that jobs reported. Rank 0 reports for all ranks."""
+        found: dict[str, list[Point]] = {}
         for fact in facts:
             if fact.rank == 0:
                 kept = sorted((name, value) for name, value in finite(fact.metrics).items() if len(name) <= MAX_NAME)
@@ -48,25 +51,34 @@ class Points:
                 if (done := whole_number(fact.done)) is not None:
                     points.append((now, DONE, done))
                 if points:
-                    self._points.setdefault(fact.job, []).extend(points)
+                    found.setdefault(fact.job, []).extend(points)
+        self._add(found)
 
     def take_samples(self, rows: Iterable[DeviceSample]) -> None:
         """Add the use of devices. Unknown use adds no point."""
+        found: dict[str, list[Point]] = {}
         for row in rows:
             for workload, percent in row.workloads.items():
-                points = self._points.setdefault(workload, [])
+                points = found.setdefault(workload, [])
                 if percent is not None:
                     points.append((row.at, USE + row.device, percent * MILLI_OF_PERCENT))
                 if (mib := row.workload_memory_mib.get(workload)) is not None:
                     points.append((row.at, MEMORY + row.device, mib))
+        self._add(found)
+
+    def _add(self, found: Mapping[str, Sequence[Point]]) -> None:
+        with self._lock:
+            for workload, points in found.items():
+                self._points.setdefault(workload, []).extend(points)
 
     def take_due(self, now: int) -> Mapping[str, Sequence[Point]]:
         """Remove and return the points to write now; none if points were written in the last ten seconds."""
-        self._written_at = now if self._written_at is None else self._written_at
-        if 0 <= now - self._written_at < WRITE_EVERY_MS:
-            return {}
-        found, self._points, self._written_at = self._points, {}, now
-        return found
+        with self._lock:
+            self._written_at = now if self._written_at is None else self._written_at
+            if 0 <= now - self._written_at < WRITE_EVERY_MS:
+                return {}
+            found, self._points, self._written_at = self._points, {}, now
+            return found
 
 
 def write_points(work: UnitOfWork, due: Mapping[str, Sequence[Point]]) -> None:

@@ -228,10 +228,7 @@ class Store(StoreQueries):
 
         A large one is several transactions. What a crash leaves out of it is missing.
         """
-        for due in self._tally.due(now):
-            with self._writing(now) as work:
-                add_use(work, due)
-            self._tally.forget(due, now)
+        self._add_use(now)
         needed, before = list[DeviceSample](), dict[str, DeviceSample | None]()
         for first in range(0, len(rows) or 1, MAX_SAMPLES):
             with self._writing(now) as work:
@@ -248,6 +245,18 @@ class Store(StoreQueries):
         self._points.take_samples(rows)
         self.add_series(now=now)
         return True
+
+    def _add_use(self, now: int) -> None:
+        """Write the use by the readings of the last minute or longer."""
+        due = self._tally.take_due(now)
+        try:
+            while due:
+                with self._writing(now) as work:
+                    add_use(work, due[0])
+                del due[0]
+        except BaseException:
+            self._tally.put_back(due, now)
+            raise
 
     def add_series(self, *, now: int) -> None:
         """Store the points of jobs and their devices that were collected in the last ten seconds or longer.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.store import transactions
 from jupyter_gpu_quota.store.database.unit_of_work import UnitOfWork
-from jupyter_gpu_quota.store.job_series import SLOTS, WIDTH_MS, Point, with_points, write_points
+from jupyter_gpu_quota.store.job_series import SLOTS, WIDTH_MS, Point, Points, with_points, write_points
 from jupyter_gpu_quota.store.records.calls import StoreUnavailable
 from jupyter_gpu_quota.store.records.rows import JobSeries, Slot
+from tests.patience import PATIENCE_S
 from tests.store.worlds import KINDS, T0, World, opened
 
 
@@ -122,6 +124,28 @@ def test_points_of_many_jobs_are_written_in_several_transactions(world: World, m
     with pytest.raises(StoreUnavailable):
         flush(world, 20)
     assert written == ["j1", "j0"] and slots(world, "use d0")
+
+
+def test_a_point_that_arrives_while_others_are_taken_is_written_the_next_time() -> None:
+    points, written = Points(), list[Point]()
+
+    class Late(dict[str, int | None]):
+        """The memory of workloads, at whose first reading another thread takes what is due."""
+
+        def get(self, *key: Any) -> int | None:
+            with ThreadPoolExecutor(1) as another:
+                due = another.submit(points.take_due, T0 + 20_000).result(PATIENCE_S)
+            written.extend(due.get("j1", ()))
+            return super().get(*key)
+
+    points.take_due(T0)
+    row = DeviceSample(
+        node="n1", device="d0", at=T0, utilisation_percent=None, memory_used_mib=None, coverage_permille=None,
+        simulated=False, workloads={"j1": 50}, workload_memory_mib=Late(j1=1024),
+    )  # fmt: skip
+    points.take_samples([row])
+    written += points.take_due(T0 + 40_000).get("j1", ())
+    assert sorted(written) == [(T0, "memory d0", 1024), (T0, "use d0", 500)]
 
 
 def test_a_notebook_has_no_series(world: World) -> None:

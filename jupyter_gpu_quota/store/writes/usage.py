@@ -7,6 +7,7 @@ themselves, to the millisecond; retention adds it to the hours when it removes t
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -40,9 +41,13 @@ class Owner(NamedTuple):
 
 
 class Tally:
-    """The use by readings that are not in the database yet, in milli-GPU times milliseconds, and in milliseconds."""
+    """The use by readings that are not in the database yet, in milli-GPU times milliseconds, and in milliseconds.
+
+    Several threads may use a tally: what one of them takes to write, no other one has.
+    """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._used: Counter[Hour] = Counter()
         self._seen: Counter[Hour] = Counter()
         self._written_at: int | None = None
@@ -52,7 +57,7 @@ class Tally:
 
         A reading older than the previous one is not counted: the clock was set back.
         """
-        known = dict(read_at)
+        known, used, seen = dict(read_at), Counter[Hour](), Counter[Hour]()
         for row in rows:
             before, known[row.device] = known.get(row.device), row.at
             if before is None or not 0 < row.at - before <= MAX_GAP_MS:
@@ -60,28 +65,39 @@ class Tally:
             for hour_at, spent_ms in split_by_hour(before, row.at):
                 for workload, percent in row.workloads.items():
                     if percent is not None:
-                        self._seen[hour_at, workload, row.device] += spent_ms
-                        self._used[hour_at, workload, row.device] += percent * MILLI_OF_PERCENT * spent_ms
+                        seen[hour_at, workload, row.device] += spent_ms
+                        used[hour_at, workload, row.device] += percent * MILLI_OF_PERCENT * spent_ms
+        self._add(used, seen)
 
-    def due(self, now: int) -> list[dict[Hour, tuple[int, int]]]:
-        """The use to write now, (used in milli-GPU seconds, seen in seconds) by hour; nothing within the minute.
+    def take_due(self, now: int) -> list[dict[Hour, tuple[int, int]]]:
+        """Remove and return the use to write now, (used in milli-GPU seconds, seen in seconds) by hour.
 
-        Each part is for one transaction.
+        Nothing within the minute. Each part is for one transaction. Parts of a second in the newest hour are kept for
+        the next time.
         """
-        self._written_at = now if self._written_at is None else self._written_at
-        if 0 <= now - self._written_at < WRITE_EVERY_MS:
-            return []
-        due = [(hour, (self._used[hour] // 1000, seen // 1000)) for hour, seen in self._seen.items()]
+        with self._lock:
+            self._written_at = now if self._written_at is None else self._written_at
+            if 0 <= now - self._written_at < WRITE_EVERY_MS:
+                return []
+            self._written_at = now
+            due = [(hour, (self._used[hour] // 1000, seen // 1000)) for hour, seen in self._seen.items()]
+            newest = max((hour_at for hour_at, _, _ in self._seen), default=0)
+            self._used = Counter({hour: used % 1000 for hour, used in self._used.items() if hour[0] == newest})
+            self._seen = Counter({hour: seen % 1000 for hour, seen in self._seen.items() if hour[0] == newest})
         return [dict(due[first : first + HOURS_AT_A_TIME]) for first in range(0, len(due), HOURS_AT_A_TIME)]
 
-    def forget(self, written: Mapping[Hour, tuple[int, int]], now: int) -> None:
-        """Remove what was written; parts of a second in the newest hour are kept for the next time."""
-        self._written_at, newest = now, max(hour_at for hour_at, _, _ in self._seen)
-        for hour, (used, seen) in written.items():
-            self._used[hour] -= used * 1000
-            self._seen[hour] -= seen * 1000
-            if hour[0] < newest:
-                del self._used[hour], self._seen[hour]
+    def put_back(self, parts: Iterable[Mapping[Hour, tuple[int, int]]], now: int) -> None:
+        """Add parts that could not be written; they are due at once."""
+        not_written = [each for part in parts for each in part.items()]
+        used = Counter({hour: used * 1000 for hour, (used, _) in not_written})
+        self._add(used, Counter({hour: seen * 1000 for hour, (_, seen) in not_written}))
+        with self._lock:
+            self._written_at = now - WRITE_EVERY_MS
+
+    def _add(self, used: Counter[Hour], seen: Counter[Hour]) -> None:
+        with self._lock:
+            self._used.update(used)
+            self._seen.update(seen)
 
 
 def split_by_hour(begin: int, end: int) -> Iterator[tuple[int, int]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -16,7 +18,8 @@ from jupyter_gpu_quota.store.database.tables import HOURS
 from jupyter_gpu_quota.store.database.unit_of_work import UnitOfWork
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.records.rows import UsageHour
-from jupyter_gpu_quota.store.writes.usage import HOUR_MS, split_by_hour
+from jupyter_gpu_quota.store.writes.usage import HOUR_MS, Hour, add_use, split_by_hour
+from tests.patience import PATIENCE_S
 from tests.store.worlds import KINDS, T0, World, opened
 
 SECOND, MINUTE = 1_000, 60_000
@@ -257,6 +260,60 @@ def test_a_database_failure_loses_no_facts(world: Read, monkeypatch: pytest.Monk
             world.flush()
     world.flush()
     assert world.hours()[0, "J", "d0"].seen_s == 60
+
+
+def test_use_that_could_not_be_written_is_written_once_with_the_next_reading(
+    world: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of three transactions is stored, and the others are repeated."""
+    monkeypatch.setattr("jupyter_gpu_quota.store.writes.usage.HOURS_AT_A_TIME", 2)
+    use, written = {f"j{number}": number for number in range(5)}, list[Mapping[Hour, tuple[int, int]]]()
+
+    def fails(work: UnitOfWork, due: Mapping[Hour, tuple[int, int]]) -> None:
+        written.append(due)
+        add_use(work, due) if len(written) == 1 else 1 // 0
+
+    world.read("d0", **use)
+    world.now += 30 * SECOND
+    world.read("d0", **use)
+    with monkeypatch.context() as broken:
+        broken.setattr("jupyter_gpu_quota.store.transactions.add_use", fails)
+        with pytest.raises(ZeroDivisionError):
+            world.flush()
+    assert {workload for _, workload, _ in world.hours()} == {"j0", "j1"}
+    world.read("d3")
+    assert {key: (row.seen_s, row.used_milli_s) for key, row in world.hours().items()} == {
+        (0, f"j{number}", "d0"): (30, 300 * number) for number in range(5)
+    }
+
+
+def test_use_is_written_once_where_two_nodes_report_at_the_same_time(
+    world: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first thread waits for the write lock while the second one stores its batch."""
+    world.now = HOUR + HOUR_MS - 30 * SECOND
+    for _ in range(2):
+        world.read("d0", J=100)
+        world.now += MINUTE
+    first_waits, second_is_stored, writing = threading.Event(), threading.Event(), world.store._writing
+
+    @contextmanager
+    def in_turn(now: int, *, repeatable: bool = False) -> Iterator[UnitOfWork]:
+        if threading.current_thread() is not threading.main_thread():
+            first_waits.set()
+            assert second_is_stored.wait(PATIENCE_S)
+        with writing(now, repeatable=repeatable) as work:
+            yield work
+
+    monkeypatch.setattr(world.store, "_writing", in_turn)
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(world.read, "d1", J=0)
+        assert first_waits.wait(PATIENCE_S)
+        assert world.read("d2", J=0)
+        second_is_stored.set()
+        assert first.result(PATIENCE_S)
+    world.flush()
+    assert {hour: row.seen_s for (hour, _, _), row in world.hours().items()} == {0: 30, 1: 30}
 
 
 def test_a_period_is_divided_at_whole_hours() -> None:
