@@ -117,10 +117,17 @@ class _Cache:
         self.head = head
 
     def absorb(self, writes: Iterable[TableWrites]) -> None:
-        """Apply writes that were just committed."""
+        """Apply writes that were just committed, or forget all rows where they changed the leader.
+
+        A process that followed the versions still has the rows of removed hardware that the previous leader deleted.
+        """
         for change in writes:
             if change.table is HEAD:
-                self.head = change.updates[0]
+                head: Head = change.updates[0]
+                if self.head is None or head.fencing != self.head.fencing:
+                    self.forget()
+                    return
+                self.head = head
             elif change.table.name in CACHED:
                 self._put_all(change.table, (*change.inserts, *change.updates))
                 for key in change.deletes:

@@ -177,10 +177,10 @@ class SqlScope:
         if not rows:
             return
         text, order = self._texts.of(verb, table, tuple(rows[0]))
-        if order is None:
-            self._connection.exec_driver_sql(text, rows)
-        else:
-            self._connection.exec_driver_sql(text, [tuple([row[name] for name in order]) for row in rows])
+        given = rows if order is None else [tuple([row[name] for name in order]) for row in rows]
+        result = self._connection.exec_driver_sql(text, given)
+        if verb == "update" and 0 <= result.rowcount < len(rows):  # another process deleted a row of this one's cache
+            raise StoreUnavailable(f"Rows of {table.name} were removed meanwhile, so nothing was written; try again.")
 
     def delete_below(self, table: Table[R], column: str, value: int, limit: int) -> int:
         sql = _sql(table)

@@ -19,15 +19,15 @@ from jupyter_gpu_quota.core.plan import Reserve, Start
 from jupyter_gpu_quota.store.database import row_cache
 from jupyter_gpu_quota.store.database.row_cache import CachedRows
 from jupyter_gpu_quota.store.database.sql import SqlRows, SqlScope
-from jupyter_gpu_quota.store.database.tables import Table
+from jupyter_gpu_quota.store.database.tables import NODES, NodeRow, Table, TableWrites
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.reads.snapshot import Mirror
 from jupyter_gpu_quota.store.records.calls import JobFilter, Page, Stale, StoreUnavailable
-from jupyter_gpu_quota.store.records.commands import SetInventory
+from jupyter_gpu_quota.store.records.commands import ForgetGone, SetInventory
 from jupyter_gpu_quota.store.records.rows import Changes
 from jupyter_gpu_quota.store.transactions import Store
 from tests.store.database.empty_database import make_empty_database
-from tests.store.worlds import DEVICES, NODE, WITHIN, World, placements, spec, submit
+from tests.store.worlds import DEVICES, NODE, POSTGRESQL, WITHIN, World, opened, placements, spec, submit
 
 EVERYTHING = Page(limit=1000)
 
@@ -166,6 +166,60 @@ def test_the_facts_of_an_interim_leader_about_ranks_are_kept(world: World, path:
     assert [rank.handle for rank in world.store.ranks("waits")] == ["4711"]
     world.see(world.gone("waits", 0, handle="1"))
     assert world.state("waits") == "succeeded -> running"
+
+
+def follower_of(world: World, store: Store) -> World:
+    """Another process that follows the leader, and still has the row of a device that the leader deleted."""
+    world.record(SetInventory(nodes=(NODE,), devices=DEVICES[:3]))
+    world.now += 1
+    world.record(ForgetGone(gone_before=world.now))
+    follower = World.__new__(World)
+    follower.store, follower.now, follower.policy = store, world.now, world.policy
+    follower.store.version()
+    head = world.store.version(), world.audited()
+    world.record(ForgetGone(gone_before=world.now + 1))
+    assert (world.store.version(), world.audited()) == head and set(known(world).rows["devices"]) == {
+        (device.id,) for device in DEVICES[:3]
+    }
+    return follower
+
+
+def test_a_process_that_becomes_the_leader_forgets_the_rows_that_the_one_before_deleted(
+    world: World, path: Path
+) -> None:
+    with another(path, cache_rows=True) as store:
+        successor = follower_of(world, store)
+        world.store.release_lease(world.lease)
+        successor.lease = successor.lead("successor")
+        successor.record(SetInventory(nodes=(NODE,), devices=DEVICES))
+        successor.start("waits", "d3")
+        assert_as_on_disk(successor, path)
+
+
+def test_a_change_of_a_row_that_the_leader_deleted_is_made_when_it_is_repeated(world: World, path: Path) -> None:
+    with another(path, cache_rows=True) as store:
+        follower = follower_of(world, store)
+        with pytest.raises(StoreUnavailable, match="Rows of devices were removed"):
+            follower.record(SetInventory(nodes=(NODE,), devices=DEVICES))
+        assert_as_on_disk(follower, path)
+        follower.record(SetInventory(nodes=(NODE,), devices=DEVICES))
+        assert_as_on_disk(follower, path)
+    world.start("waits", "d3")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", POSTGRESQL])
+@pytest.mark.parametrize("known_before", [0, 1, 2])
+def test_an_update_of_a_row_that_does_not_exist_writes_nothing(tmp_path: Path, kind: str, known_before: int) -> None:
+    with opened(kind, tmp_path) as store:
+        rows = [NodeRow(node=replace(NODE, id=f"n{number}"), changed=1) for number in range(3)]
+        writes = TableWrites(table=NODES, inserts=rows[:known_before], updates=[], deletes=[])
+        with store._rows.writing() as scope:
+            scope.apply([writes])
+        changed = [replace(row, changed=2) for row in rows[: known_before + 1]]
+        with pytest.raises(StoreUnavailable, match="Rows of nodes"), store._rows.writing() as scope:
+            scope.apply([replace(writes, inserts=[], updates=changed)])
+        with store._rows.reading() as scope:
+            assert list(scope.scan(NODES)) == rows[:known_before]
 
 
 # --- another history ------------------------------------------------------------------------------------------------
