@@ -150,7 +150,7 @@ class StoreQueries:
             return [records[key] for key in some], len(ids)
 
     def ended_jobs(self, before: int) -> list[str]:
-        """The ids of at most 1,000 jobs that ended before an instant: those that the next ``forget`` removes."""
+        """The ids of at most 1,000 jobs that ended before an instant: the next ``forget`` removes no other ones."""
         with self._rows.reading() as scope:
             return [record.job.id for record in scope.ended(tables.JOBS, before, JOBS_AT_A_TIME)]
 

@@ -40,7 +40,7 @@ from .writes.commit import commit_chunk
 from .writes.observe import observe_facts
 from .writes.recovery import recover
 from .writes.requests import record_all
-from .writes.retention import forget_allocations, forget_jobs, forget_samples
+from .writes.retention import JOBS_AT_A_TIME, forget_allocations, forget_jobs, forget_samples
 from .writes.usage import Tally, add_use
 
 MAX_FACTS = MAX_SAMPLES = 500
@@ -275,15 +275,19 @@ class Store(StoreQueries):
     ) -> list[str]:  # fmt: skip
         """Remove old jobs with their rows, samples and hours of use; returns the ids of the jobs. Audit rows stay.
 
-        The jobs in ``kept`` stay, too. At most 1,000 jobs and some 100,000 samples at a time, and no job while
-        allocations that ended before the instant are left: call again.
+        The jobs in ``kept`` stay, too. At most 1,000 jobs, 10,000 ranks and some 100,000 samples at a time, and no job
+        while allocations that ended before the instant are left: call again.
         """
         jobs = list[str]()
         for _ in range(MAX_TRANSACTIONS):
             with self._writing(now) as work:
-                if not forget_allocations(work, jobs_ended_before):
-                    jobs = forget_jobs(work, jobs_ended_before, kept)
-                    break
+                if forget_allocations(work, jobs_ended_before):
+                    continue
+                # the limit is that of all transactions: the caller knows the first jobs, and no others
+                removed, are_left = forget_jobs(work, jobs_ended_before, kept, JOBS_AT_A_TIME - len(jobs))
+            jobs += removed
+            if not are_left:
+                break
         for _ in range(MAX_TRANSACTIONS):
             if not forget_samples(self._rows, self._writer, samples_before, usage_before):
                 break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from jupyter_gpu_quota.core.model import NotebookState
 from jupyter_gpu_quota.core.plan import Reserve
 from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.store.database.tables import Head
+from jupyter_gpu_quota.store.database.unit_of_work import UnitOfWork
 from jupyter_gpu_quota.store.records.calls import AuditFilter, JobFilter, Page
 from jupyter_gpu_quota.store.records.commands import KeepBundle, ReturnNotebook
 from jupyter_gpu_quota.store.records.rows import AuditRow
@@ -193,6 +195,57 @@ def test_old_jobs_go_with_all_that_is_theirs_and_the_audit_stays(world: World) -
     assert isinstance(world.store.audit_verify(), int)
     assert not world.record(submit("again", key="k"))[0].existed
     assert world.store.forget(now=world.now, jobs_ended_before=T0 + 1, samples_before=0) == []
+
+
+def test_jobs_with_many_ranks_are_removed_in_several_short_transactions_and_calls(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first job has had twelve ranks in three attempts, and a transaction removes four."""
+    monkeypatch.setattr("jupyter_gpu_quota.store.writes.retention.RANKS_AT_A_TIME", 4)
+    world.submit("large", ranks=4)
+    for attempt in range(3):
+        world.run("large", "d0", "d1", "d2", "d3")
+        if attempt < 2:
+            world.pause("large")
+        world.see(*(world.gone("large", 0, rank=rank, asked=attempt < 2) for rank in range(4)))
+    _ended(world, "j1", "j2", "j3", "j4")
+    ranks, writing, written = world.store.ranks("large"), world.store._writing, list[tuple[int, int]]()
+
+    @contextmanager
+    def counting(now: int, *, repeatable: bool = False) -> Iterator[UnitOfWork]:
+        with writing(now, repeatable=repeatable) as work:
+            yield work
+            written.append((len(work._written["ranks"]), len(work._written["jobs"])))
+
+    monkeypatch.setattr(world.store, "_writing", counting)
+    calls = [world.store.forget(now=world.now, jobs_ended_before=world.now, samples_before=0) for _ in range(3)]
+    assert calls == [["large", "j1", "j2"], ["j3", "j4"], []] and len(ranks) == 12
+    assert written == [(0, 0), (4, 0), (4, 0), (4, 1), (2, 2), (2, 2), (0, 0)]
+    assert [world.store.ranks(job) for job in ("large", "j1", "j4")] == [[], [], []]
+    assert world.audited()[-2:] == ["retention retention"] * 2 and isinstance(world.store.audit_verify(), int)
+
+
+def test_one_call_removes_no_job_but_the_first_ones_which_the_caller_knows(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backend removed the files of these, and not yet those of the others."""
+    monkeypatch.setattr("jupyter_gpu_quota.store.writes.retention.RANKS_AT_A_TIME", 2)
+    for module in ("transactions", "queries"):
+        monkeypatch.setattr(f"jupyter_gpu_quota.store.{module}.JOBS_AT_A_TIME", 3)
+    _ended(world, "j1", "j2", "j3", "j4")
+    known = world.store.ended_jobs(world.now)
+    assert known == ["j1", "j2", "j3"]
+    removed = world.store.forget(now=world.now, jobs_ended_before=world.now, samples_before=0, kept={"j2"})
+    assert removed == ["j1", "j3"] and world.store.job("j4") is not None
+
+
+def _ended(world: World, *jobs: str) -> None:
+    for job in jobs:
+        world.now += 1
+        world.submit(job)
+        world.run(job, "d0")
+        world.see(world.gone(job, 0))
+    world.now += 1
 
 
 def test_old_samples_go_and_the_newest_of_each_device_stays_known(store: Store) -> None:

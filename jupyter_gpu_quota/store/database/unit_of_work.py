@@ -126,6 +126,12 @@ class UnitOfWork:
         self._read[table.name].update((table.key(row), row) for row in rows)
         return rows
 
+    def some(self, table: Table[R], where: Where, limit: int) -> tuple[list[R], int]:
+        """At most ``limit`` of the stored rows for which conditions hold, and how many there are."""
+        rows, count = self.scope.listing(table, where, Page(limit=limit))
+        self._read[table.name].update((table.key(row), row) for row in rows)
+        return rows, count
+
     # --- writing ----------------------------------------------------------------------------------------------------
     def put(self, table: Table[R], row: R) -> None:
         """Insert or replace. A row that may be there already must have been read in this transaction."""
