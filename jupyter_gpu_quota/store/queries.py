@@ -9,7 +9,7 @@ from ..core.model import NotebookState
 from ..core.samples import DeviceSample
 from .database import tables
 from .database.position import has_position, position_of
-from .database.tables import AllocationRow, Head, Rows, Scope, Table, Where
+from .database.tables import AllocationRow, Head, IdempotencyRow, Rows, Scope, Table, Where
 from .job_listing import jobs_where, ordered_jobs
 from .records.activity import Note, NotebookReport, NoteKind
 from .records.calls import FIRST_PAGE, NEWEST_FIRST, AuditFilter, JobFilter, JobOrder, Lease, Page
@@ -148,6 +148,10 @@ class StoreQueries:
             some = [(id,) for id in ids[page.offset : page.offset + page.limit]]
             records = scope.get_many(tables.JOBS, some)
             return [records[key] for key in some], len(ids)
+
+    def job_of_key(self, user: str, key: str) -> IdempotencyRow | None:
+        """The job that a user's idempotency key was first sent with."""
+        return self._get(tables.IDEMPOTENCY, user, key)
 
     def ended_jobs(self, before: int) -> list[str]:
         """The ids of at most 1,000 jobs that ended before an instant: the next ``forget`` removes no other ones."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar, cast, get_args
 from pydantic import ValidationError
 
 from ...backends.protocol import JobRefused
+from ...core.canonical import digest
 from ...core.lifecycle import WAITING
 from ...core.model import JobState
 from ...store.records.calls import JobColumn, JobFilter, JobOrder, Page
@@ -72,6 +73,9 @@ ACCOUNT = _Check(
 async def submit(call: Call) -> Answer:
     """Queue a job, or with ``dry_run`` say what would happen; nothing is stored unless 201 is answered."""
     request: JobRequest = call.body
+    sent = _sent(call, request)
+    if not request.dry_run and (repeated := await _repeated(call, sent)) is not None:
+        return repeated
     spec = await _checked_spec(call, request)
     if spec.bundle is not None and await kept_size(call.services, call.person, spec.bundle) is None:
         sentence = f"{call.person.name} has no kept bundle {spec.bundle}; PUT bundles/{spec.bundle} first."
@@ -79,7 +83,7 @@ async def submit(call: Call) -> Answer:
     if request.dry_run:
         return Answer(body=await dry_run(call, spec))
     resolved = RESOLVED if request.data is not None else RESOLVED | {"data"}
-    return await _queue(call, spec, request.secrets, request.idempotency_key, clone_of=None, resolved=resolved)
+    return await _queue(call, spec, request.secrets, sent, clone_of=None, resolved=resolved)
 
 
 async def _checked_spec(call: Call, request: JobRequest) -> JobSpec:
@@ -134,7 +138,7 @@ async def _queue(
     call: Call,
     spec: JobSpec,
     secrets: dict[str, str],
-    key: str | None,
+    sent: _Sent,
     *,
     clone_of: str | None,
     resolved: Set[str],
@@ -142,17 +146,14 @@ async def _queue(
     services, run_as = call.services, _run_as(call)
     if run_as is not None:
         await _checked(call, ACCOUNT, services.backend.submissions.check_user, run_as)
-    if key is None:
-        key = call.resource.request.headers.get("Idempotency-Key")
-        if key is not None and not (0 < len(key) <= MAX_KEY_LENGTH):
-            raise Refused(400, "invalid", f"Idempotency-Key has {len(key)} characters; it has 1 to {MAX_KEY_LENGTH}.")
     request = SubmitJob(
         job=services.new_id(services.clock()),
         user=call.person.id,
         account=run_as,
         spec=spec,
         secrets=dict(secrets),
-        idempotency_key=key,
+        idempotency_key=sent.key,
+        sent=sent.fields,
         clone_of=clone_of,
         most_waiting=services.settings.waiting_jobs_limit,
     )
@@ -160,11 +161,64 @@ async def _queue(
         recorded = await services.record(request)
     except Refused as refusal:  # the store knows people by their ids
         raise Refused(refusal.status, refusal.reason, refusal.message.replace(request.user, call.person.name)) from None
+    if recorded.existed and (repeated := await _repeated(call, sent)) is not None:
+        return repeated
     record = await record_of(call, recorded.id)
     if recorded.existed:
         _refuse_other_job(request, record, resolved)
-    view, status = job_view(record, services.store_view), 200 if recorded.existed else 201
-    return Answer(body=view, status=status, headers={"Location": services.url_of(f"jobs/{recorded.id}")})
+    return _job_answer(call, record, 200 if recorded.existed else 201)
+
+
+def _job_answer(call: Call, record: JobRecord, status: int) -> Answer:
+    headers = {"Location": call.services.url_of(f"jobs/{record.job.id}")}
+    return Answer(body=job_view(record, call.store_view), status=status, headers=headers)
+
+
+# --- a request that is sent again -------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sent:
+    """The idempotency key of a request, and a digest of each field that is not left at its default."""
+
+    key: str | None
+    fields: Mapping[str, str]
+
+
+def _sent(call: Call, request: JobRequest | CloneRequest, **more: str) -> _Sent:
+    """The request as it was sent, ``more`` fields included. Raises Refused for a header that cannot be a key.
+
+    Of secrets it has the names: a digest of a short value would reveal it.
+    """
+    key = request.idempotency_key
+    if key is None:
+        key = call.resource.request.headers.get("Idempotency-Key")
+        if key is not None and not (0 < len(key) <= MAX_KEY_LENGTH):
+            raise Refused(400, "invalid", f"Idempotency-Key has {len(key)} characters; it has 1 to {MAX_KEY_LENGTH}.")
+    values = request.model_dump(exclude={"secrets", "idempotency_key", "dry_run"}, exclude_defaults=True) | more
+    if request.secrets:
+        values["secret_names"] = sorted(request.secrets)
+    return _Sent(key=key, fields={name: digest(value) for name, value in values.items()})
+
+
+async def _repeated(call: Call, sent: _Sent) -> Answer | None:
+    """The job of a request that was sent before, whatever is in force now; None for a new key. Raises Refused.
+
+    None also for a key that an older release stored: the specification is then compared (``_refuse_other_job``).
+    """
+    if sent.key is None:
+        return None
+    store_view = call.store_view
+    known = await store_view.read(store_view.store.job_of_key, call.person.id, sent.key)
+    if known is None or not known.sent:
+        return None
+    names = sorted(known.sent.keys() | sent.fields.keys())
+    if others := [name for name in names if known.sent.get(name) != sent.fields.get(name)]:
+        raise _key_reused(sent.key, known.job, others)
+    return _job_answer(call, await record_of(call, known.job), 200)
+
+
+def _key_reused(key: str | None, job: str, others: Sequence[str]) -> Refused:
+    sentence = f"The idempotency key {key!r} was used for job {job}, which differs in {', '.join(others)}"
+    return Refused(409, "key_reused", f"{sentence}; nothing was stored. Submit with another key.")
 
 
 RESOLVED = frozenset({
@@ -180,12 +234,7 @@ def _refuse_other_job(request: SubmitJob, record: JobRecord, resolved: Set[str])
     names = [field.name for field in fields(JobSpec) if field.name not in resolved]
     others = [name for name in names if getattr(request.spec, name) != getattr(record.spec, name)]
     if others:
-        raise Refused(
-            409,
-            "key_reused",
-            f"The idempotency key {request.idempotency_key!r} was used for job {record.job.id}, which differs in"
-            f" {', '.join(others)}; nothing was stored. Submit with another key.",
-        )
+        raise _key_reused(request.idempotency_key, record.job.id, others)
 
 
 # --- read -------------------------------------------------------------------------------------------------------------
@@ -351,9 +400,12 @@ async def repeat(call: Call) -> Answer:
 
     Secrets are not kept, so a job that had some is refused with the advice to submit it again.
     """
+    overrides: CloneRequest = call.body
+    sent = _sent(call, overrides, clone_of=call.names["id"])
+    if not overrides.dry_run and (repeated := await _repeated(call, sent)) is not None:
+        return repeated
     record = await seen_job(call)
     old = record.spec
-    overrides: CloneRequest = call.body
     if lacking := sorted(set(old.secret_names) - overrides.secrets.keys()):
         names = ", ".join(lacking)
         sentence = f"Job {record.job.id} had the secrets {names}, which are not kept; give them again (--secret)."
@@ -367,9 +419,7 @@ async def repeat(call: Call) -> Answer:
         return Answer(body=await dry_run(call, spec))
     if spec.bundle is not None:
         await _own_bundle(call, record.job.id, spec.bundle)
-    return await _queue(
-        call, spec, overrides.secrets, overrides.idempotency_key, clone_of=record.job.id, resolved=RESOLVED
-    )
+    return await _queue(call, spec, overrides.secrets, sent, clone_of=record.job.id, resolved=RESOLVED)
 
 
 def _repeated_request(person: Person, old: JobSpec, overrides: CloneRequest) -> JobRequest:

@@ -118,9 +118,12 @@ class ServiceKeyRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdempotencyRow:
+    """The job of a user's key. ``sent``: as in the request; empty if an older release stored it."""
+
     user: str
     key: str
     job: str
+    sent: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,6 +80,7 @@ SCHEDULED = [field.name for field in fields(JobSpec) if field.name in {each.name
 class SubmitJob:
     """Queue a job; the same user and idempotency key give the same job again. ``clone_of`` names its origin.
 
+    ``sent`` is kept with the key: a digest of each field of the request before the quota file completed it.
     Refused as ``queue_full`` where the user has ``most_waiting`` jobs that are queued, paused or held; None: no limit.
     """
 
@@ -89,6 +90,7 @@ class SubmitJob:
     spec: JobSpec
     secrets: Mapping[str, str] = field(default_factory=dict)
     idempotency_key: str | None = None
+    sent: Mapping[str, str] = field(default_factory=dict)
     clone_of: str | None = None
     most_waiting: int | None = None
 

@@ -48,7 +48,8 @@ def submit_job(work: UnitOfWork, request: SubmitJob) -> Recorded:
         digest(request.secrets)  # raises ValueError for text that is not Unicode
         work.put(SECRETS, SecretsRow(job=request.job, values=dict(request.secrets)))
     if request.idempotency_key is not None:
-        work.put(IDEMPOTENCY, IdempotencyRow(user=request.user, key=request.idempotency_key, job=request.job))
+        row = IdempotencyRow(user=request.user, key=request.idempotency_key, job=request.job, sent=request.sent)
+        work.put(IDEMPOTENCY, row)
     return work.recorded(request.job)
 
 
