@@ -30,6 +30,7 @@ from .records.rows import (
     UsageHour,
 )
 from .writes.audit_chain import verify
+from .writes.jobs import waiting_of
 from .writes.retention import JOBS_AT_A_TIME
 from .writes.usage import job_starts, usage_between
 
@@ -152,6 +153,10 @@ class StoreQueries:
     def job_of_key(self, user: str, key: str) -> IdempotencyRow | None:
         """The job that a user's idempotency key was first sent with."""
         return self._get(tables.IDEMPOTENCY, user, key)
+
+    def waiting_jobs(self, user: str) -> int:
+        """How many jobs of a user are queued, paused or held."""
+        return self._list(tables.JOBS, Page(limit=0), waiting_of(user))[1]
 
     def ended_jobs(self, before: int) -> list[str]:
         """The ids of at most 1,000 jobs that ended before an instant: the next ``forget`` removes no other ones."""

@@ -16,7 +16,7 @@ from ...core.canonical import digest
 from ...core.lifecycle import WAITING
 from ...core.model import JobState
 from ...store.records.calls import JobColumn, JobFilter, JobOrder, Page
-from ...store.records.commands import ChangeJob, JobSpec, KeepBundle, SubmitJob
+from ...store.records.commands import ChangeJob, JobSpec, KeepBundle, SubmitJob, queue_full
 from ...store.records.rows import JobRecord
 from ...wire import CloneRequest, JobDetail, JobRequest, JobView, MetricsView, ProvenanceView
 from ..access.permissions import (
@@ -28,7 +28,7 @@ from ..access.permissions import (
     may_see_project,
     may_submit_to,
 )
-from ..access.refusals import Refused, not_found
+from ..access.refusals import Refused, not_found, refused
 from ..access.work_in_progress import ACCOUNT_CHECKS, DIRECTORY_CHECKS, OUTPUT_READS, Limit
 from ..requests.call import Answer, Call, listed
 from ..requests.resource import sentence_of
@@ -81,7 +81,7 @@ async def submit(call: Call) -> Answer:
         sentence = f"{call.person.name} has no kept bundle {spec.bundle}; PUT bundles/{spec.bundle} first."
         raise Refused(404, "no_such_bundle", sentence)
     if request.dry_run:
-        return Answer(body=await dry_run(call, spec))
+        return await _dry_run(call, spec)
     resolved = RESOLVED if request.data is not None else RESOLVED | {"data"}
     return await _queue(call, spec, request.secrets, sent, clone_of=None, resolved=resolved)
 
@@ -134,6 +134,22 @@ async def _checked(call: Call, kind: _Check, check: Callable[P, R], *args: P.arg
         raise Refused(400 if error.code == "path" else 409, error.code, str(error)) from None
 
 
+async def _check_account(call: Call) -> None:
+    run_as = _run_as(call)
+    if run_as is not None:
+        await _checked(call, ACCOUNT, call.services.backend.submissions.check_user, run_as)
+
+
+async def _dry_run(call: Call, spec: JobSpec) -> Answer:
+    """The effects of a job. Raises Refused where the checks before it is stored would refuse the job itself."""
+    await _check_account(call)
+    person, store_view = call.person, call.store_view
+    waiting = await store_view.read(store_view.store.waiting_jobs, person.id)
+    if (refusal := queue_full(person.name, waiting, call.services.settings.waiting_jobs_limit)) is not None:
+        raise refused(refusal)
+    return Answer(body=await dry_run(call, spec))
+
+
 async def _queue(
     call: Call,
     spec: JobSpec,
@@ -143,13 +159,12 @@ async def _queue(
     clone_of: str | None,
     resolved: Set[str],
 ) -> Answer:
-    services, run_as = call.services, _run_as(call)
-    if run_as is not None:
-        await _checked(call, ACCOUNT, services.backend.submissions.check_user, run_as)
+    services = call.services
+    await _check_account(call)
     request = SubmitJob(
         job=services.new_id(services.clock()),
         user=call.person.id,
-        account=run_as,
+        account=_run_as(call),
         spec=spec,
         secrets=dict(secrets),
         idempotency_key=sent.key,
@@ -415,10 +430,11 @@ async def repeat(call: Call) -> Answer:
         raise Refused(403, "not_yours", sentence)
     spec = await _checked_spec(call, _repeated_request(call.person, old, overrides))
     spec = replace(spec, name=overrides.name or old.name)
+    bundle = None if spec.bundle is None else await _bundle_to_keep(call, record.job.id, spec.bundle)
     if overrides.dry_run:
-        return Answer(body=await dry_run(call, spec))
-    if spec.bundle is not None:
-        await _own_bundle(call, record.job.id, spec.bundle)
+        return await _dry_run(call, spec)
+    if bundle is not None:
+        await call.services.record(bundle)
     return await _queue(call, spec, overrides.secrets, sent, clone_of=record.job.id, resolved=RESOLVED)
 
 
@@ -450,12 +466,12 @@ def _repeated_request(person: Person, old: JobSpec, overrides: CloneRequest) -> 
         raise Refused(400, "invalid", sentence_of(error)) from None
 
 
-async def _own_bundle(call: Call, job: str, digest: str) -> None:
-    """Record the bundle of a job that this person sees as theirs too, so that it is kept for them."""
+async def _bundle_to_keep(call: Call, job: str, digest: str) -> KeepBundle | None:
+    """The request that keeps the bundle of a job for this person too; None if they have it. Raises Refused."""
     size = await call.store_view.read(bundle_size, call.services.bundles, digest)
     if size is None:
         raise Refused(410, "bundle_gone", f"The code of job {job} was deleted; submit it again.")
     if await kept_size(call.services, call.person, digest) is not None:
-        return
+        return None
     await refuse_over_limit(call.services, call.person, size)
-    await call.services.record(KeepBundle(digest=digest, user=call.person.id, size_bytes=size))
+    return KeepBundle(digest=digest, user=call.person.id, size_bytes=size)

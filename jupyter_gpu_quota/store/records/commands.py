@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
+from ...core.amounts import counted
 from ...core.frozen import fast_frozen
 from ...core.model import Device, Job, Node, Policy
 from ...core.reasons import Reason
@@ -358,6 +359,17 @@ class Refusal:
 
     code: str
     message: str
+
+
+def queue_full(user: str, waiting: int, most: int) -> Refusal | None:
+    """The refusal of one more job of a user who has so many that wait; None below the limit."""
+    if waiting < most:
+        return None
+    message = (
+        f"{user} has {counted(waiting, 'job')} queued, paused or held, and {most} is the limit for one user; cancel"
+        " some, or submit again when some have started. Nothing was stored."
+    )
+    return Refusal(code="queue_full", message=message)
 
 
 class Refused(Exception):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ...core.amounts import counted
 from ...core.canonical import digest
 from ...core.lifecycle import FINAL, HOLDS_GPU, JobEvent, next_job_state
 from ...core.model import JobState, JobTarget
@@ -13,7 +12,16 @@ from ...core.reasons import CancelledByUser, HeldByUser, Reason
 from ..database.tables import IDEMPOTENCY, JOBS, NOTES, SECRETS, IdempotencyRow, SecretsRow, Where
 from ..database.unit_of_work import UnitOfWork
 from ..records.activity import Note
-from ..records.commands import MAX_NUMBER, ChangeJob, OutputsExpired, Recorded, Refused, RemoveOutputs, SubmitJob
+from ..records.commands import (
+    MAX_NUMBER,
+    ChangeJob,
+    OutputsExpired,
+    Recorded,
+    Refused,
+    RemoveOutputs,
+    SubmitJob,
+    queue_full,
+)
 from ..records.rows import JobRecord
 from .allocations import drop_reservation, put_job
 from .observe import evaluate_released
@@ -73,14 +81,15 @@ def _check_waiting(work: UnitOfWork, request: SubmitJob) -> None:
     """Refuse a job above the limit per person: a loop that submits would fill the disk and the queue."""
     if request.most_waiting is None:
         return
-    where = Where(among={"user": [request.user], "state": [state.value for state in NOT_STARTED]}, live=True)
-    waiting = work.count(JOBS, where, lambda row: row.job.user == request.user and row.job.state in NOT_STARTED)
-    if waiting >= request.most_waiting:
-        message = (
-            f"{request.user} has {counted(waiting, 'job')} queued, paused or held, and {request.most_waiting} is the"
-            " limit for one user; cancel some, or submit again when some have started. Nothing was stored."
-        )
-        raise Refused("queue_full", message)
+    user = request.user
+    waiting = work.count(JOBS, waiting_of(user), lambda row: row.job.user == user and row.job.state in NOT_STARTED)
+    if (refusal := queue_full(user, waiting, request.most_waiting)) is not None:
+        raise Refused(refusal.code, refusal.message)
+
+
+def waiting_of(user: str) -> Where:
+    """The jobs of a user that have not started, or are paused."""
+    return Where(among={"user": [user], "state": [state.value for state in NOT_STARTED]}, live=True)
 
 
 AUDITED = (
