@@ -12,7 +12,7 @@ from .database.position import has_position, position_of
 from .database.tables import AllocationRow, Head, IdempotencyRow, Rows, Scope, Table, Where
 from .job_listing import jobs_where, ordered_jobs
 from .records.activity import Note, NotebookReport, NoteKind
-from .records.calls import FIRST_PAGE, NEWEST_FIRST, AuditFilter, JobFilter, JobOrder, Lease, Page
+from .records.calls import FIRST_PAGE, NEWEST_FIRST, AuditFilter, JobFilter, JobOrder, Lease, Page, UsageReader
 from .records.commands import AllocationLabel
 from .records.notifications import NotificationRecord
 from .records.recovery import Hold, UnknownWork, unknown_from
@@ -260,13 +260,13 @@ class StoreQueries:
             found += scope.listing(tables.ALLOCATIONS, released, ALL)[0]
         return [row for row in found if row.allocated_at < end]
 
-    def usage(self, begin: int, end: int, *, now: int) -> list[UsageHour]:
+    def usage(self, begin: int, end: int, *, now: int, reader: UsageReader | None = None) -> list[UsageHour]:
         """Every hour that begins in [begin, end), by workload and device, in any order; both are whole hours.
 
-        The hour of ``now`` is counted up to ``now``.
+        The hour of ``now`` is counted up to ``now``. With a ``reader``, only the hours that they see.
         """
         with self._rows.reading() as scope:
-            return usage_between(scope, begin, end, now=now)
+            return usage_between(scope, begin, end, now=now, reader=reader)
 
     def job_starts(self, workloads: Sequence[str]) -> dict[str, JobStart]:
         """The first start of each of these workloads that is a job, without those that retention removed."""

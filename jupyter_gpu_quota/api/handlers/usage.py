@@ -11,10 +11,11 @@ from types import MappingProxyType
 from ...core.frozen import fast_frozen
 from ...core.model import WHOLE_DEVICE
 from ...hub_api import ScopeMissing
+from ...store.records.calls import UsageReader
 from ...store.records.rows import JobStart, UsageHour
 from ...wire import CostView, UsageView
 from ...wire.csv_text import usage_csv
-from ..access.permissions import Person, may_see_project
+from ..access.permissions import Person
 from ..access.refusals import Refused
 from ..requests.call import Answer, Call
 from ..views.records import instant
@@ -145,8 +146,9 @@ async def _answer(call: Call, by: str, period: Period, now: int) -> Answer:
 async def _sums(call: Call, by: str, period: Period, now: int) -> dict[str, _Sum]:
     """The sums by name; rows are read and summed in threads, since there may be millions."""
     store_view = call.store_view
-    found = await store_view.read_long(store_view.store.usage, period.begin, period.end, now=now)
-    seen = await call.compute_slow(_seen_hours, call.person, found, by)
+    reader = reader_of(call.person, by)
+    found = await store_view.read_long(store_view.store.usage, period.begin, period.end, now=now, reader=reader)
+    seen = await call.compute_slow(_seen_hours, found)
     starts = await store_view.read_long(store_view.store.job_starts, seen.workloads)
     simulated = frozenset(device.id for device in store_view.mirror.devices.values() if device.simulated)
     prices = store_view.quota_file.prices if store_view.quota_file else {}
@@ -154,8 +156,7 @@ async def _sums(call: Call, by: str, period: Period, now: int) -> dict[str, _Sum
     return await call.compute_slow(summed, seen.rows, names_of, starts, simulated, prices)
 
 
-def _seen_hours(person: Person, found: Iterable[UsageHour], by: str) -> _SeenHours:
-    rows = [row for row in found if _is_seen(person, row, by)]
+def _seen_hours(rows: Sequence[UsageHour]) -> _SeenHours:
     workloads = sorted({row.workload for row in rows})
     return _SeenHours(rows=rows, workloads=workloads, users={row.user for row in rows})
 
@@ -207,10 +208,11 @@ async def _groups(call: Call, users: Set[str]) -> Names:
     return lambda row: known[row.user]
 
 
-def _is_seen(person: Person, row: UsageHour, by: str) -> bool:
-    if person.admin or row.user == person.id:
-        return True
-    return person.roles.get(row.project) == "lead" or (by not in PERSONAL and may_see_project(person, row.project))
+def reader_of(person: Person, by: str) -> UsageReader | None:
+    """The person as a reader of these sums; None: they see every hour."""
+    if person.admin:
+        return None
+    return UsageReader(user=person.id, projects=person.leads if by in PERSONAL else tuple(sorted(person.roles)))
 
 
 def _period(call: Call, now: int) -> Period:

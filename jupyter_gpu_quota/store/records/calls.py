@@ -68,6 +68,14 @@ class JobFilter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UsageReader:
+    """A reader who sees the hours of their own work, and those of all work of ``projects``."""
+
+    user: str
+    projects: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFilter:
     """Rows of the audit: from ``since`` until before ``until``; of these projects, actors and kinds, None: of all."""
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from ...core.samples import DeviceSample
 from ..database.tables import ALLOCATIONS, HOURS, JOBS, NOTEBOOKS, RANKS, AllocationRow, Scope, Table, Where
 from ..database.unit_of_work import UnitOfWork
+from ..records.calls import UsageReader
 from ..records.rows import JobStart, UsageHour
 
 HOUR_MS = 3_600_000
@@ -30,6 +31,9 @@ HOURS_AT_A_TIME = 2_000
 
 Hour = tuple[int, str, str]
 """The beginning of the hour, a workload, a device."""
+
+Part = tuple[str, str, int, int, int]
+"""A workload, a device, milli-GPU, since, until."""
 
 
 class Owner(NamedTuple):
@@ -153,18 +157,24 @@ OWNERS = ("id", "user", "project", "pool")
 OWNED: tuple[Table[Any], ...] = (NOTEBOOKS, JOBS)
 
 
-def usage_between(scope: Scope, begin: int, end: int, *, now: int) -> list[UsageHour]:
-    """Every hour that begins in [begin, end), by workload and device, in any order."""
-    within = Where(at_least={"hour_at": begin}, below={"hour_at": end})
+def usage_between(
+    scope: Scope, begin: int, end: int, *, now: int, reader: UsageReader | None = None
+) -> list[UsageHour]:
+    """Every hour that begins in [begin, end), by workload and device, in any order; of a reader, those they see."""
+    seen = [] if reader is None else [{"user": [reader.user], "project": reader.projects}]
+    within = Where(at_least={"hour_at": begin}, below={"hour_at": end}, either=seen)
     had, owners = dict[Hour, list[int]](), dict[str, Owner]()
     for hour_at, workload, device, user, project, pool, *figures in scope.pick(HOURS, COLUMNS, within):
         had[hour_at, workload, device] = figures
         owners[workload] = Owner(user, project, pool)
-    for hour, (milli_ms, spent_ms) in _allocated(scope, begin, end, now).items():
+    parts = _allocated(scope, begin, end, now)
+    owners |= _owners_of(scope, sorted({workload for workload, *_ in parts} - owners.keys()), seen)
+    if reader is not None:  # before they are divided: a share of a month has 744 hours
+        parts = [part for part in parts if part[0] in owners]
+    for hour, (milli_ms, spent_ms) in _by_hour(parts).items():
         row = had.setdefault(hour, [0, 0, 0, 0])
         row[0] += milli_ms // 1000
         row[1] += spent_ms // 1000
-    owners |= _owners_of(scope, sorted({workload for _, workload, _ in had} - owners.keys()))
     unknown = Owner()
     return [
         UsageHour(
@@ -177,20 +187,20 @@ def usage_between(scope: Scope, begin: int, end: int, *, now: int) -> list[Usage
     ]  # fmt: skip
 
 
-def _allocated(scope: Scope, begin: int, end: int, now: int) -> dict[Hour, list[int]]:
-    """The amounts of stored allocations in each hour of a period."""
+def _allocated(scope: Scope, begin: int, end: int, now: int) -> list[Part]:
+    """The parts of stored allocations in a period."""
     before_end = {"allocated_at": end}
     live = Where(below=before_end, live=True)
     released = Where(below=before_end, at_least={"released_at": begin})
     rows = (*scope.pick(ALLOCATIONS, PARTS, live), *scope.pick(ALLOCATIONS, PARTS, released))
-    return _by_hour(
+    return [
         (workload, device, milli, max(begin, since), min(end, now if until is None else until))
         for workload, device, milli, since, until in rows
-    )
+    ]
 
 
-def _by_hour(parts: Iterable[tuple[str, str, int, int, int]]) -> dict[Hour, list[int]]:
-    """Milli-GPU times milliseconds, and milliseconds, in each hour of (workload, device, milli-GPU, since, until)."""
+def _by_hour(parts: Iterable[Part]) -> dict[Hour, list[int]]:
+    """Milli-GPU times milliseconds, and milliseconds, in each hour of these parts."""
     found = dict[Hour, list[int]]()
     for workload, device, gpu_milli, since, until in parts:
         for hour_at, spent_ms in split_by_hour(since, until):
@@ -200,11 +210,15 @@ def _by_hour(parts: Iterable[tuple[str, str, int, int, int]]) -> dict[Hour, list
     return found
 
 
-def _owners_of(scope: Scope, workloads: Sequence[str]) -> dict[str, Owner]:
+def _owners_of(
+    scope: Scope, workloads: Sequence[str], either: Sequence[Mapping[str, Sequence[str]]] = ()
+) -> dict[str, Owner]:
+    """The owners of stored workloads for which the conditions hold."""
     found = dict[str, Owner]()
     for ids in _parts(workloads):
+        where = Where(among={"id": ids}, either=either)
         for table in OWNED:
-            found |= {id: Owner(*owner) for id, *owner in scope.pick(table, OWNERS, Where(among={"id": ids}))}
+            found |= {id: Owner(*owner) for id, *owner in scope.pick(table, OWNERS, where)}
     return found
 
 

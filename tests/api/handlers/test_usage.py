@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from jupyter_gpu_quota.api.access.permissions import Person, may_see_project
 from jupyter_gpu_quota.api.access.work_in_progress import SLOW_WORK
 from jupyter_gpu_quota.api.handlers import usage
 from jupyter_gpu_quota.cli import listings, main
 from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.hub_api import HubUsers
 from jupyter_gpu_quota.store.records.commands import RequestNotebook
+from jupyter_gpu_quota.store.records.rows import UsageHour
 from jupyter_gpu_quota.wire import UsageView
 from tests.api.world import PREFIX, QUOTA, ServiceWorld, service_world
 
@@ -171,6 +173,47 @@ def test_small_use_is_never_printed_as_zero(expected: dict[str, Any], row: tuple
 )
 def test_usage_is_limited_to_visible_work(metered: Metered, who: str, by: str, seen: bool) -> None:
     assert bool(metered.usage(who, by=by)) is seen
+
+
+def read_hours(metered: Metered, monkeypatch: pytest.MonkeyPatch, who: str, by: str) -> list[UsageHour]:
+    """The hours that the store returns for one sum."""
+    found, usage_of = list[UsageHour](), metered.world.store.usage
+
+    def noted(*period: int, **more: Any) -> list[UsageHour]:
+        found[:] = usage_of(*period, **more)
+        return found
+
+    monkeypatch.setattr(metered.world.store, "usage", noted)
+    metered.usage(who, by=by)
+    monkeypatch.undo()
+    return found
+
+
+def former_rule(person: Person, row: UsageHour, by: str) -> bool:
+    """Whether a person sees an hour, as it was decided when each hour was read for everybody."""
+    if person.admin or row.user == person.id:
+        return True
+    return person.roles.get(row.project) == "lead" or (
+        by not in usage.PERSONAL and may_see_project(person, row.project)
+    )
+
+
+@pytest.mark.parametrize("by", usage.KEYS)
+def test_the_hours_that_are_read_are_those_that_the_reader_may_see(
+    metered: Metered, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    world = metered.world
+    for who, more in (("olga", {}), ("lea", {}), ("patty", {"gpu": "0.5"}), ("leo", {"gpu": "0.5"})):
+        world.submit(who, **more)
+    world.step()
+    metered.now += 90 * MINUTE_MS
+    hours = world.store.usage(BEGIN - 24 * HOUR_MS, BEGIN + 4 * HOUR_MS, now=metered.now)
+    assert {row.project for row in hours} == {"vision", "speech"} and len({row.user for row in hours}) == 5
+    for who in ("bob", "olga", "lea", "patty", "leo", "outsider", "audrey", "ann", "root"):
+        person = world.run(world.services.people.by_name(who))
+        assert person is not None
+        expected = {row for row in hours if former_rule(person, row, by)}
+        assert set(read_hours(metered, monkeypatch, who, by)) == expected, who
 
 
 def test_only_the_hours_that_are_asked_for(metered: Metered) -> None:

@@ -12,15 +12,17 @@ import pytest
 from sqlalchemy import event
 
 from jupyter_gpu_quota.core.model import JobTarget
+from jupyter_gpu_quota.core.plan import Start
 from jupyter_gpu_quota.core.samples import DeviceSample, ProcessUse
 from jupyter_gpu_quota.store.database.sql import SqlRows
 from jupyter_gpu_quota.store.database.tables import HOURS
 from jupyter_gpu_quota.store.database.unit_of_work import UnitOfWork
 from jupyter_gpu_quota.store.open import open_store
+from jupyter_gpu_quota.store.records.calls import UsageReader
 from jupyter_gpu_quota.store.records.rows import UsageHour
 from jupyter_gpu_quota.store.writes.usage import HOUR_MS, Hour, add_use, split_by_hour
 from tests.patience import PATIENCE_S
-from tests.store.worlds import KINDS, T0, World, opened
+from tests.store.worlds import KINDS, T0, WITHIN, World, opened, placements
 
 SECOND, MINUTE = 1_000, 60_000
 HOUR = T0 // HOUR_MS * HOUR_MS
@@ -67,6 +69,10 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Read]:
 
 def begun(world: Read, job: str = "J", device: str = "d0") -> None:
     world.submit(job)
+    begin(world, job, device)
+
+
+def begin(world: Read, job: str, device: str) -> None:
     world.lease = world.lead("leader")
     world.run(job, device)
 
@@ -248,6 +254,40 @@ def test_only_the_requested_hours_are_returned(world: Read) -> None:
     world.now += 5 * HOUR_MS
     found = world.hours(HOUR + 2 * HOUR_MS, HOUR + 4 * HOUR_MS)
     assert {hour: row.allocated_s for (hour, _, _), row in found.items()} == {2: 3_600, 3: 3_600}
+
+
+def test_a_reader_gets_the_hours_of_their_work_and_of_their_projects(world: Read) -> None:
+    """Of a job that retention removed (J), of one with readings (L), of a notebook, and of allocations alone."""
+    begun(world)
+    world.now += 90 * MINUTE
+    ended(world)
+    world.store.forget(now=world.now, jobs_ended_before=world.now + 1, samples_before=world.now)
+    begun(world, "L", "d1")
+    world.reads("d1", 20, L=50)
+    world.flush()
+    for job, user, project, device in (("K", "olga", "bob-lab", "d2"), ("P", "patty", "patty-lab", "d3")):
+        world.submit(job, user, project=project)
+        begin(world, job, device)
+    world.ask_notebook("N")
+    world.lease = world.lead("leader")
+    parts = placements("d0", milli=125)
+    world.committed(Start(workload="N", attempt=0, placements=parts, borrower=False, reason=WITHIN))
+    world.now += 90 * MINUTE
+    world.reads("d0", 2, X=10)  # of a workload that the database does not have
+    world.flush()
+    period = HOUR, HOUR + 24 * HOUR_MS
+    every = world.store.usage(*period, now=world.now)
+    assert {row.workload for row in every} == set("JKLNPX")
+    for user, projects, seen in (
+        ("bob", (), "JLN"),
+        ("olga", ("bob-lab",), "JKLN"),
+        ("bob", ("patty-lab",), "JLNP"),
+        ("olga", ("bob-lab", "patty-lab"), "JKLNP"),
+        ("eve", (), ""),
+    ):
+        found = world.store.usage(*period, now=world.now, reader=UsageReader(user=user, projects=projects))
+        assert {row.workload for row in found} == set(seen)
+        assert set(found) == {row for row in every if row.user == user or row.project in projects}
 
 
 def test_a_database_failure_loses_no_facts(world: Read, monkeypatch: pytest.MonkeyPatch) -> None:
