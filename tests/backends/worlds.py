@@ -125,7 +125,7 @@ class LocalWorld:
         until(lambda: all(fact.tree_gone for fact in last.observe()), what=last.observe)
         for executor in (last, self.executor):
             executor.close()
-            until(lambda executor=executor: not executor._background._busy)  # type: ignore[misc]
+            until(lambda executor=executor: not (executor._background._busy or executor._stops._busy))  # type: ignore[misc]
         last._enforcement.sweep(lambda *rank: False, ())
 
 

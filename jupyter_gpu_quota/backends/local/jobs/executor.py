@@ -1,7 +1,8 @@
 """Jobs as processes of this machine. Each rank has a job supervisor, which does not end with this process.
 
 All state is on the disk: a new executor on the same state directory continues where the last one was killed. Work that
-may wait (starting, stopping, cleaning up) runs in the background.
+may wait (starting, stopping, cleaning up) runs in the background: the ends of ranks have threads of their own, since a
+start may wait for the driver.
 """
 
 from __future__ import annotations
@@ -127,13 +128,14 @@ class LocalJobs:
         self._enforcement = RankEnforcement(Cgroups(self.state_dir, within=cgroup), mps=mps)
         self._sweep_at = time.monotonic()
         self._preforked = PreforkedSupervisor()
-        self._background = Background(WORKERS)
+        self._background, self._stops = Background(WORKERS), Background(WORKERS)
         self._outputs = OutputSizes(self.state_dir)
         self._background.run(("trash",), self._empty_trash)
 
     def close(self) -> None:
         """Release the threads and the sampler; every job continues."""
         self._background.close()
+        self._stops.close()
         self._preforked.close()
         self._sampler.close()
 
@@ -158,7 +160,7 @@ class LocalJobs:
         if (earlier := self._stopping.get(attempt)) is not None:
             kill_at, ordered_at = min(kill_at, earlier.kill_at), earlier.ordered_at
         self._stopping[attempt] = stopping = Stopping(order=order, kill_at=kill_at, ordered_at=ordered_at)
-        self._background.run(("stop", *attempt), partial(self._stop, stopping))
+        self._stops.run(("stop", *attempt), partial(self._stop, stopping))
 
     def stop_ordered_at(self, job: str, attempt: int) -> int | None:
         """Since the first order: ranks that did not receive it are killed at the same time."""
@@ -173,7 +175,7 @@ class LocalJobs:
             self._background.run(("cgroups",), self._sweep)
         for attempt, stopping in list(self._stopping.items()):
             if not stopping.is_received or now >= stopping.kill_at:
-                self._background.run(("stop", *attempt), partial(self._stop, stopping))
+                self._stops.run(("stop", *attempt), partial(self._stop, stopping))
         facts = []
         for paths, status in self._statuses():
             try:
@@ -186,7 +188,7 @@ class LocalJobs:
     def _observe_rank(self, paths: RankPaths, status: Mapping[str, Any]) -> RankFact:
         """The fact of one rank. Cleans it up if its supervisor is lost, and continues a supervisor that is stopped."""
         if self._is_lost(status):
-            self._background.run(("lost", paths.control), partial(self._clean_up, paths))
+            self._stops.run(("lost", paths.control), partial(self._clean_up, paths))
         elif not status.get("tree_gone") and is_stopped(status["supervisor"]["pid"]):
             send(status["supervisor"]["pid"], signal.SIGCONT)  # a job under the same account can stop it
         return rank_fact(paths, status)
