@@ -397,14 +397,6 @@ def test_a_submitter_cannot_make_the_service_write_elsewhere(world: LocalWorld, 
 
 
 @as_nobody
-def test_a_missing_account_is_refused_with_the_reason(world: LocalWorld) -> None:
-    world.executor.start(order("J", "ends with 0", run_as="no-such-account"))
-    fact = world.until(lambda fact: fact.tree_gone)
-    assert fact.handle is None and fact.exit_status == 126
-    assert fact.refused and "no account 'no-such-account'" in fact.refused and fact.refused in world.log("J")
-
-
-@as_nobody
 def test_a_state_directory_below_a_closed_home_is_named_in_the_log(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(0o700)
     world = LocalWorld(tmp_path / "closed" / "state")

@@ -27,6 +27,7 @@ from ....core.model import Placement
 from ...job_files.attempt_records import attempts_of, paths_of_ranks, unsettled_attempts
 from ...job_files.disk_use import OutputSizes
 from ...job_files.folders import PASSABLE, make_folder, make_passable
+from ...job_files.lost_starts import may_start
 from ...job_files.paths import RankPaths, active_marker, bundle_file, fence_file, job_directory, rank_paths
 from ...job_files.rank_facts import rank_fact
 from ...job_files.record_files import file_lock, raise_fence, read_fence, read_record, write_record
@@ -255,6 +256,8 @@ class LocalJobs:
     # --- starting -------------------------------------------------------------------------------------------------
     def _start(self, order: StartOrder) -> None:
         Path(active_marker(self.state_dir, order.job, order.attempt)).touch()
+        if not may_start(self.state_dir, order.job, order.attempt, _now_ms()):
+            return
         port = None
         for rank in range(order.ranks):
             paths = rank_paths(self.state_dir, order.job, order.attempt, rank)

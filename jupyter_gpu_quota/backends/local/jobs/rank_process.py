@@ -1,7 +1,8 @@
 """The rank's own process, from fork to exec: its session, the submitter's account, its code and its variables.
 
 Its only input is one order, a JSON object (``RankOrder``). Its exit status is 126 if the command could not be run, 127
-if there is no such command; the log has the reason.
+if there is no such command; the log has the reason. A failure of the machine that may pass is sent to the supervisor,
+and the rank is lost.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ from ..host.provenance import write_provenance
 
 CANNOT_RUN = 126
 NO_SUCH_COMMAND = 127
+
+TEMPORARY = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.ENFILE, errno.EMFILE}
+    | {errno.EROFS}
+)
+"""The errors of a machine that may pass: a full or failing disk, too little memory, too many processes or files."""
 
 
 class RankOrder(TypedDict):
@@ -67,6 +74,26 @@ class NotRunnable(Exception):
     """The command cannot be run; the message is a sentence for its owner."""
 
 
+class NoAccount(NotRunnable):
+    """The system does not know the account now: a directory service that is down looks the same as no account."""
+
+
+class Pipes(NamedTuple):
+    """The writing ends of a rank's pipes: its output, and the failure of the machine that prevented its command."""
+
+    output: int
+    failure: int
+
+
+def is_temporary(error: BaseException | None) -> bool:
+    """Whether an error, or the cause of it, is one of TEMPORARY."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in TEMPORARY:
+            return True
+        error = error.__cause__
+    return False
+
+
 def account_of(name: str | None) -> Account:
     """The account a rank runs under: without root always the service's own. Raises NotRunnable."""
     uid = os.getuid()
@@ -79,7 +106,7 @@ def account_of(name: str | None) -> Account:
     try:
         entry = pwd.getpwnam(name)
     except KeyError:
-        raise NotRunnable(f"there is no account {name!r} on this machine, so the job cannot run as it") from None
+        raise NoAccount(f"there is no account {name!r} on this machine, so the job cannot run as it") from None
     return Account(entry.pw_name, entry.pw_uid, entry.pw_gid, entry.pw_dir, entry.pw_shell, entry.pw_uid != 0)
 
 
@@ -94,22 +121,22 @@ def prepare_directories(paths: RankPaths, account: Account) -> None:
             os.chown(own, account.uid, account.gid, follow_symlinks=False)
 
 
-def launch(order: RankOrder, paths: RankPaths, account: Account, output: int, mark: int) -> int:
-    """Fork the rank's process, with ``output`` as its output, under a mark. Returns its process id."""
+def launch(order: RankOrder, paths: RankPaths, account: Account, pipes: Pipes, mark: int) -> int:
+    """Fork the rank's process, with its pipes, under a mark. Returns its process id."""
     supervisor = os.getpid()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until the child has its own handler
     pid = os.fork()
     if pid == 0:
         take_mark(mark)
-        _exec(order, paths, account, output, supervisor)
+        _exec(order, paths, account, pipes, supervisor)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     return pid
 
 
-def _exec(order: RankOrder, paths: RankPaths, account: Account, output: int, supervisor: int) -> NoReturn:
+def _exec(order: RankOrder, paths: RankPaths, account: Account, pipes: Pipes, supervisor: int) -> NoReturn:
     program = order["command"][0]
     try:
-        _detach(output)
+        _detach(pipes.output)
         if (cgroup := order.get("cgroup")) is not None:
             with contextlib.suppress(OSError):  # then it starts outside the cgroup, and the read-back shows that
                 join(cgroup)
@@ -122,12 +149,16 @@ def _exec(order: RankOrder, paths: RankPaths, account: Account, output: int, sup
         if provenance is not None:
             with contextlib.suppress(Exception):  # the job runs without it
                 write_provenance(provenance, order["command"], order["environment"])
-        os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        os.closerange(3, pipes.failure)
+        os.closerange(pipes.failure + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         os.execvpe(program, order["command"], _environment(order, account))  # noqa: S606 - it is the purpose
     except FileNotFoundError:
         _exit(f"there is no command {program!r} in PATH or at that path{_advice(program)}", NO_SUCH_COMMAND)
     except BaseException as error:  # noqa: BLE001 - this fork must never run the code of a supervisor
-        _exit(str(error) if isinstance(error, NotRunnable) else f"{program!r}: {error}", CANNOT_RUN)
+        why = str(error) if isinstance(error, NotRunnable) else f"{program!r}: {error}"
+        if is_temporary(error):
+            os.write(pipes.failure, why.encode(errors="replace"))
+        _exit(why, CANNOT_RUN)
 
 
 def _advice(program: str) -> str:

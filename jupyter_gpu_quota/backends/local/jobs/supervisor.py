@@ -11,6 +11,7 @@ detaches itself, takes the rank's lock, and writes every fact to ``status.json``
                      job reported that it was complete
     tree_gone        no process of the rank is left
     refused          the order came from an older leader, or cannot be carried out
+    why_lost         a failure of the machine that may pass prevented the command
 
 It receives orders on a unix socket in the control directory, and refuses those of older leaders. Its parent is its
 guard (:mod:`.guard`), which kills the rank's processes if the supervisor is killed.
@@ -31,6 +32,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...job_files.disk_use import Links, Measured, measure
+from ...job_files.lost_starts import lost_starts
 from ...job_files.paths import RankPaths, fence_file, rank_paths
 from ...job_files.pause_file import make_pause_file
 from ...job_files.rank_log import RotatingLog
@@ -51,7 +53,18 @@ from ..host.processes import (
 )
 from .guard import fork_below_guard
 from .masking import Mask
-from .rank_process import CANNOT_RUN, Account, NotRunnable, RankOrder, account_of, launch, prepare_directories
+from .rank_process import (
+    CANNOT_RUN,
+    Account,
+    NoAccount,
+    NotRunnable,
+    Pipes,
+    RankOrder,
+    account_of,
+    is_temporary,
+    launch,
+    prepare_directories,
+)
 
 LEFTOVER_GRACE_S = 2.0
 """How long other processes of a rank may continue after its first one ended, unless a pause allows more."""
@@ -67,7 +80,11 @@ ORDER_TIMEOUT_S = 0.5
 MAX_ORDER_BYTES = 1 << 16
 SAVE_AGAIN_S = 1.0
 PIPE_BYTES = 1 << 20
+MAX_FAILURE_BYTES = 4096
 MAX_READS = 64
+LOST_WITHOUT_ACCOUNT = 4
+"""So many attempts in a row are lost where the account is not known; the next one is refused."""
+
 WROTE_TOO_MUCH = -signal.SIGXFSZ
 """The exit status of a job that wrote more than its limit: the signal of that name."""
 
@@ -85,7 +102,7 @@ class Supervisor:
         self.mask = Mask(order["secrets"].values())
         self.pid = 0
         self.oom_kills = machine_oom_kills()
-        self.pipe = -1
+        self.pipe = self.failure = -1
         self.kill_at: float | None = None
         self.save_again_at: float | None = None
         self.kill_again_s = KILL_AGAIN_S
@@ -115,8 +132,7 @@ class Supervisor:
             self.start(account_of(self.order["account"]))
         except (NotRunnable, OSError) as error:
             self.log.write_notice(f"the command was not run: {error}")
-            self.record(refused=str(error), ended_at=now_ms(), exit_status=CANNOT_RUN, tree_gone=True)
-            return
+            self.record(**self.end_before_start(error), ended_at=now_ms(), tree_gone=True)
         self.supervise()
 
     def record(self, **facts: object) -> None:
@@ -145,13 +161,26 @@ class Supervisor:
         os.set_blocking(output, True)
         with contextlib.suppress(OSError):  # with a large pipe a job that writes much seldom waits
             fcntl.fcntl(self.pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        self.pid = launch(self.order, self.paths, account, output, self.status["mark"])
-        os.close(output)
+        self.failure, failure = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        pipes = Pipes(output, failure)
+        self.pid = launch(self.order, self.paths, account, pipes, self.status["mark"])
+        for fd in pipes:
+            os.close(fd)
         self.order["secrets"].clear()
         child = process(self.pid)
         self.record(pid=self.pid, pid_started=child.started if child else None, started_at=now_ms())
         for fd in (self.pipe, self.wakeup, self.listener.fileno()):
             self.poll.register(fd, select.POLLIN)
+
+    def end_before_start(self, error: Exception) -> dict[str, object]:
+        """How a rank ends that could not be started: lost where another attempt may succeed, else refused."""
+        may_pass = is_temporary(error)
+        if isinstance(error, NoAccount):
+            lost = lost_starts(self.order["state_dir"], self.order["job"], self.order["attempt"])
+            may_pass = len(lost) < LOST_WITHOUT_ACCOUNT
+        if may_pass:
+            return {"why_lost": str(error), "exit_status": None}
+        return {"refused": str(error), "exit_status": CANNOT_RUN}
 
     # --- the loop -------------------------------------------------------------------------------------------------
     def supervise(self) -> None:
@@ -272,6 +301,8 @@ class Supervisor:
         """Record how the command ended. Other processes of the rank get a short grace, or the rest of the pause's."""
         progress = read_untrusted(self.paths.progress) or {}
         done, total = progress.get("done"), progress.get("total")
+        if why := self.read_failure():
+            self.status["why_lost"] = why
         completed = progress.get("completed") is True or (isinstance(done, int) and done == total and done > 0)
         reported = self.reported_status(exit_status)
         self.status.update(ended_at=now_ms(), exit_status=reported, completed=completed, cause=self.cause(reported))
@@ -284,6 +315,12 @@ class Supervisor:
                 send(pid, signal.SIGTERM)
                 send(pid, signal.SIGCONT)
 
+    def read_failure(self) -> str:
+        """The failure of the machine that prevented the command; empty where the command ran."""
+        with contextlib.suppress(OSError):
+            return os.read(self.failure, MAX_FAILURE_BYTES).decode(errors="replace")
+        return ""
+
     def cause(self, exit_status: int | None) -> str | None:
         """The evidence for the end beside the exit status, by the values of ``core.job_ends.EndCause``."""
         if self.is_over_limit:
@@ -295,9 +332,11 @@ class Supervisor:
         return "oom_kill_on_node" if was_killed and machine_oom_kills() > self.oom_kills else None
 
     def reported_status(self, exit_status: int) -> int | None:
-        """WROTE_TOO_MUCH for a job that wrote too much; None (lost, not failed) for one that a shutdown ended."""
+        """WROTE_TOO_MUCH for a job that wrote too much; None (lost, not failed) for one that its machine ended."""
         if self.is_over_limit:
             return WROTE_TOO_MUCH
+        if "why_lost" in self.status:
+            return None
         is_shut_down = self.is_shutting_down and not self.status.get("pause_requested")
         return None if is_shut_down and exit_status in (-signal.SIGTERM, -signal.SIGKILL) else exit_status
 
