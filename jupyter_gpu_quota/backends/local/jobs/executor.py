@@ -72,6 +72,8 @@ MIB = 1 << 20
 DAMAGED = (ValueError, LookupError, TypeError, AttributeError)
 """The errors of a record that lacks a key or has a value of another type."""
 
+NOT_RECORDED = "its supervisor has not recorded the start; supervisor.log in {control} may have the cause"
+
 Attempt = tuple[str, int]
 
 
@@ -125,6 +127,8 @@ class LocalJobs:
         make_layout(self.state_dir)
         self._active: dict[Attempt, None] = self._marked()
         self._stopping: dict[Attempt, Stopping] = {}
+        self._troubles: dict[Attempt, tuple[int, str]] = {}
+        self._handed_over: set[Attempt] = set()
         self._damaged: set[str] = set()
         self._enforcement = RankEnforcement(Cgroups(self.state_dir, within=cgroup), mps=mps)
         self._sweep_at = time.monotonic()
@@ -169,7 +173,10 @@ class LocalJobs:
         return None if stopping is None else stopping.ordered_at
 
     def observe(self) -> Sequence[RankFact]:
-        """The facts of every attempt that is not settled. Ranks with a lost supervisor are cleaned up."""
+        """The facts of every attempt that is not settled, and of ranks that cannot be started, with their trouble.
+
+        Ranks with a lost supervisor are cleaned up.
+        """
         now = time.monotonic()
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_EVERY_S
@@ -184,7 +191,15 @@ class LocalJobs:
                 self._damaged.discard(paths.control)
             except (OSError, *DAMAGED) as error:  # the facts of other jobs are returned
                 self._log_damaged(paths.control, error)
-        return facts
+        return [*facts, *self._not_started(facts)]
+
+    def _not_started(self, facts: Sequence[RankFact]) -> Iterator[RankFact]:
+        """The facts of the ranks that cannot be started now, beside these facts of the others."""
+        for (job, attempt), (ranks, trouble) in list(self._troubles.items()):
+            started = {fact.rank for fact in facts if (fact.job, fact.attempt) == (job, attempt)}
+            for rank in range(ranks if (job, attempt) in self._active else 0):
+                if rank not in started:
+                    yield RankFact(job=job, attempt=attempt, rank=rank, handle=None, started_at=None, trouble=trouble)
 
     def _observe_rank(self, paths: RankPaths, status: Mapping[str, Any]) -> RankFact:
         """The fact of one rank. Cleans it up if its supervisor is lost, and continues a supervisor that is stopped."""
@@ -200,6 +215,8 @@ class LocalJobs:
             self._active.pop((job, attempt), None)
             self._sweep_at = time.monotonic()
             self._stopping.pop((job, attempt), None)
+            self._troubles.pop((job, attempt), None)
+            self._handed_over.discard((job, attempt))
             Path(active_marker(self.state_dir, job, attempt)).unlink(missing_ok=True)
 
     def forget(self, job: str) -> None:
@@ -247,6 +264,8 @@ class LocalJobs:
     def fence(self, fencing: int) -> None:
         """Refuse leaders older than this one, after a restart too; then report what they started."""
         raise_fence(fence_file(self.state_dir), fencing)
+        self._troubles.clear()
+        self._handed_over.clear()
         self._active |= self._marked()
 
     def _marked(self) -> dict[Attempt, None]:
@@ -255,18 +274,36 @@ class LocalJobs:
 
     # --- starting -------------------------------------------------------------------------------------------------
     def _start(self, order: StartOrder) -> None:
+        """Start the ranks of an attempt. Where that fails, the cause is the trouble of those that were not started."""
+        attempt = order.job, order.attempt
+        try:
+            unrecorded = self._start_ranks(order)
+        except Exception as error:
+            self._troubles[attempt] = order.ranks, str(error) or type(error).__name__
+            raise
+        if unrecorded is None or attempt not in self._handed_over:
+            self._troubles.pop(attempt, None)
+        else:
+            self._troubles[attempt] = order.ranks, NOT_RECORDED.format(control=unrecorded.control)
+        if unrecorded is not None:
+            self._handed_over.add(attempt)
+
+    def _start_ranks(self, order: StartOrder) -> RankPaths | None:
+        """Start each rank that has recorded no start. Returns the first one, if there was any."""
         Path(active_marker(self.state_dir, order.job, order.attempt)).touch()
         if not may_start(self.state_dir, order.job, order.attempt, _now_ms()):
-            return
-        port = None
+            return None
+        port = unrecorded = None
         for rank in range(order.ranks):
             paths = rank_paths(self.state_dir, order.job, order.attempt, rank)
             if "claimed_at" not in (read_record(paths.status) or {}):
+                unrecorded = unrecorded or paths
                 make_control(paths)
                 if order.ranks > 1 and port is None:
                     port = rendezvous_port(self.state_dir, order.job, order.attempt)
                 self._preforked.start(self._rank_order(order, rank, paths, port))
         self._background.run(("prefork",), self._preforked.refill)
+        return unrecorded
 
     def _rank_order(self, order: StartOrder, rank: int, paths: RankPaths, port: int | None) -> RankOrder:
         settings = self._enforcement.prepare(order, rank)
