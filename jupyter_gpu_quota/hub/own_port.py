@@ -58,11 +58,12 @@ class OwnPortMixin(LocalProcessSpawner):  # type: ignore[misc]
         except BaseException:
             if self.pid:
                 await super().stop(now=True)
+            self.api_token = token  # the stop cleared it, and JupyterHub deletes the token that it finds here
             raise
         finally:
             for each in reserved:
                 each.release()
-        self.api_token = token  # the stop cleared it
+        self.api_token = token
         return None
 
     def process_started(self) -> None:

@@ -14,7 +14,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from jupyterhub import orm, roles
 from jupyterhub.spawner import SimpleLocalProcessSpawner
+from jupyterhub.user import User
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
 from tornado.web import HTTPError
 from traitlets.config import Config
 
@@ -90,6 +94,23 @@ async def make(tmp_path: Path, take: Callable[[int], None]) -> Any:
     yield spawner
     for each in made:
         await each.stop(now=True)
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[User]:
+    """A user in the database of a hub."""
+    engine = create_engine("sqlite://")
+    orm.Base.metadata.create_all(engine)
+    hub = SimpleNamespace(base_url="/hub/", api_url="http://127.0.0.1:8081/hub/api", public_host="")
+    config = Config({"SimpleLocalProcessSpawner": {"home_dir_template": f"{tmp_path}/{{username}}"}})
+    with Session(engine, expire_on_commit=False) as db:
+        for role in roles.get_default_roles():
+            roles.create_role(db, role)
+        person = orm.User(name="ann")
+        db.add_all([orm.OAuthClient(identifier="jupyterhub"), person])
+        roles.assign_default_roles(db, person)
+        yield User(person, {"spawner_class": Server, "config": config, "hub": hub})
+    engine.dispose()
 
 
 async def test_a_hundred_servers_that_start_together_have_a_hundred_ports() -> None:
@@ -170,6 +191,14 @@ async def test_a_server_that_ends_at_once_is_refused_with_its_status(make: Make)
         await server.start()
     message = "ann's server ended with status 3 before it answered; the hub's log has the cause."
     assert str(getattr(caught.value, "jupyterhub_message", "")) == message
+
+
+async def test_failed_starts_leave_no_token_in_the_hubs_database(user: User) -> None:
+    user.settings["config"].SimpleLocalProcessSpawner.cmd = ["false"]
+    for _ in range(2):
+        with pytest.raises(HTTPError, match="ended with status 1"):
+            await user.spawn()
+    assert user.db.query(orm.APIToken).all() == []
 
 
 async def test_a_server_that_never_listens_is_stopped(make: Make) -> None:
