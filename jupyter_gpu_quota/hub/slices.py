@@ -48,7 +48,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unavailable:
-    """The service did not answer. ``may_be_processed``: it may have received the request."""
+    """The service did not answer, or with an error of its own. ``may_be_processed``: it may have got the request."""
 
     message: str
     may_be_processed: bool = False
@@ -126,6 +126,8 @@ class SliceClient:
         answer = await self._fetch(within_s, method, path, body)
         if isinstance(answer, Unavailable):
             return answer
+        if answer.code >= 500:  # 503 too may be the answer to a request that was recorded
+            return Unavailable(message=_refusal(answer).message, may_be_processed=True)
         if answer.code >= 400:
             return _refusal(answer)
         try:

@@ -43,7 +43,8 @@ HELD_BACK = ReasonView(
 class Books:
     """What was asked for and booked.
 
-    ``hold`` keeps requests waiting; ``deaf`` hears nothing; ``mute`` books and does not say so.
+    ``hold`` keeps requests waiting; ``deaf`` hears nothing; ``mute`` books and does not say so. ``error``: the status
+    of an answer that fails after its request was carried out; ``errors`` counts them.
     """
 
     def __init__(self, token: str) -> None:
@@ -52,6 +53,7 @@ class Books:
         self.hold = False
         self.deaf = False
         self.mute = False
+        self.error = self.errors = 0
         self.hub = "local"
         self.pod_devices: PodDevicesView | None = None
         self.reason = HELD_BACK
@@ -120,9 +122,12 @@ class Route(web.RequestHandler):
         self.finish({"status": status, "reason": reason, "message": message})
 
     def say(self, view: Any, status: int = 200) -> None:
+        if self.books.error:
+            self.books.errors += 1
+            return self.refuse(self.books.error, "store_unavailable", "The database cannot be read.")
         self.set_status(status)
         self.set_header("Content-Type", "application/json")
-        self.finish(view.model_dump_json())
+        return self.finish(view.model_dump_json())
 
 
 class Me(Route):

@@ -267,6 +267,24 @@ async def test_a_service_that_answers_no_poll_is_asked_about_once_a_second(
     assert books.live == []
 
 
+@pytest.mark.parametrize("status", [500, 502, 503])
+async def test_a_waiting_start_keeps_its_place_while_the_service_answers_with_an_error(
+    make: Make, books: Books, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr("jupyter_gpu_quota.hub.slices.READ_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("jupyter_gpu_quota.hub.slices.POLL_S", 0)
+    monkeypatch.setattr(mixin_room, "PAUSE_S", 0.02)
+    books.hold = True
+    starting = asyncio.ensure_future(make().start())
+    await until_in_loop(lambda: bool(books.live))
+    books.error = status
+    await until_in_loop(lambda: books.errors >= 4 or starting.done())
+    books.error = 0
+    books.decide()
+    await starting
+    assert [view.id for view in books.live] == ["nb-1"]
+
+
 async def test_the_hubs_own_time_out_is_extended_by_the_wait_once(make: Make) -> None:
     ann = make(spawn_timeout_s=300)
     ann.start_timeout = 60
@@ -339,6 +357,21 @@ async def test_a_slice_whose_booking_was_never_answered_is_returned(make: Make, 
     slices[1].mute = False
     await until_in_loop(lambda: len(slices[1].notebooks) == 1)
     await until_in_loop(lambda: not slices[1].live and not mixin_room.RETURN_TASKS)
+
+
+@pytest.mark.parametrize("status", [500, 503])
+async def test_a_slice_whose_booking_was_answered_with_an_error_is_returned(
+    make: Make, slices: tuple[str, Books], status: int
+) -> None:
+    url, books = slices
+    books.error = status
+    ann = make()
+    ann._slices = mixin_room.SliceClient(
+        service_url=url, base_url="/", api_token=TOKEN, request_timeout_s=0.2, retry_every_s=0.02
+    )
+    assert said(await refusal(ann)).startswith("ann gets no GPU slice now. The database cannot be read.")
+    assert len(books.notebooks) == 1
+    await until_in_loop(lambda: not books.live and not mixin_room.RETURN_TASKS)
 
 
 async def test_a_late_return_does_not_take_the_slice_of_a_new_start(make: Make, books: Books) -> None:
