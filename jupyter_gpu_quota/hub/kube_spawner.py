@@ -31,7 +31,8 @@ class GPUQuotaPodMixin(GPUQuotaMixin):
     """Adds the slice to the pod of a KubeSpawner, on each start anew.
 
     The pod is created before its claim, which it owns, so that the cluster removes the claim with the pod. Until the
-    claim exists, kube-scheduler waits.
+    claim exists, kube-scheduler waits. Only a pod with a claim has our hook: where there is one, KubeSpawner waits for
+    its watch to report the pod, and a start fails while the watch reconnects.
     """
 
     namespace: str
@@ -43,10 +44,12 @@ class GPUQuotaPodMixin(GPUQuotaMixin):
     _pod_devices: PodDevicesView | None = None
     """As the service gives devices to pods, by the answer with the slice of this start."""
 
+    _site_hook: Callable[..., Any] | None = None
+    """The hub's own hook, while ours replaces it."""
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._pod_patch = NotebookPod()
-        self._site_hook, self.after_pod_created_hook = self.after_pod_created_hook, _after_pod_created
 
     def make_enforcement(self) -> NoEnforcement:
         """Nothing on the hub's machine: the server runs elsewhere."""
@@ -69,6 +72,7 @@ class GPUQuotaPodMixin(GPUQuotaMixin):
         except SiteFieldClash as error:
             message = f"{self.user.name}'s server was not started: {error}. An admin of the hub has to rename it."
             raise spawn_error(message, reason="device_unavailable") from error
+        self._set_hook()
         return pod
 
     def get_env(self) -> dict[str, str]:
@@ -78,6 +82,12 @@ class GPUQuotaPodMixin(GPUQuotaMixin):
         return variables_of_pod(
             super().get_env(), simulated=simulated, has_device=booked is not None and bool(booked.allocations)
         )
+
+    def _set_hook(self) -> None:
+        """Let ours replace the hub's own hook for a pod with a claim, and put that back for others."""
+        if self.after_pod_created_hook is not _after_pod_created:
+            self._site_hook = self.after_pod_created_hook
+        self.after_pod_created_hook = self._site_hook if self._pod_patch.claim is None else _after_pod_created
 
     async def create_claim(self, pod: dict[str, Any]) -> None:
         """Create the claim of the slice, owned by the pod that was created."""
