@@ -1,4 +1,4 @@
-"""Messages to a suspended kernel wait until it is restored with its GPU memory.
+"""Messages to a suspended kernel wait until it is restored with its GPU memory, or until the kernel is interrupted.
 
 The server's connection class between a browser's socket and a kernel is extended. Messages of other clients do not
 wait; instead the kernel's GPU calls wait, and the kernel is restored as soon as its use is observed.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from jupyter_server.services.kernels.connection import base
 from tornado.websocket import WebSocketClosedError
@@ -19,6 +20,9 @@ from .suspension import RestoreFailed, Suspension
 V1 = "v1.kernel.websocket.jupyter.org"
 ANSWERED_WITHOUT_GPU = {"kernel_info_request", "comm_info_request"}
 """Requests of every new browser connection; a kernel answers them without its GPU."""
+
+INTERRUPT = ("control", "interrupt_request")
+INTERRUPTED = "The cell was not run: its kernel was interrupted while it waited for its GPU. Run it again if needed."
 
 LINGER_MS = 10_000
 """How long an undelivered message stays in the socket after its connection was closed."""
@@ -35,12 +39,26 @@ def install(server: Any, suspension: Suspension) -> None:
     kind = settings.get(SETTING)
     if isinstance(kind, type) and not issubclass(kind, DelayedMessages):
         metaclass: Any = type(kind)
-        settings[SETTING] = metaclass("DelayedConnection", (DelayedMessages, kind), {"suspension": suspension})
+        delayed = metaclass("DelayedConnection", (DelayedMessages, kind), {"suspension": suspension})
+        settings[SETTING] = delayed
+        _follow_interrupts(server.kernel_manager, delayed.refuse_waiting)
+
+
+def _follow_interrupts(kernels: Any, refuse_waiting: Callable[[str], object]) -> None:
+    """Refuse what waits for a kernel before the server interrupts it, as a REST request does."""
+    interrupt_kernel = kernels.interrupt_kernel
+
+    def interrupt(kernel_id: str, *arguments: Any, **named: Any) -> Any:
+        refuse_waiting(kernel_id)
+        return interrupt_kernel(kernel_id, *arguments, **named)
+
+    kernels.interrupt_kernel = interrupt
 
 
 class DelayedMessages:
-    """A mixin for a connection class, which has the attributes below."""
+    """A mixin for a connection class, which has the attributes below. ``waiting``: those with delayed messages."""
 
+    waiting: ClassVar[set[DelayedMessages]] = set()
     suspension: Suspension
     kernel_id: str
     subprotocol: str | None
@@ -56,21 +74,43 @@ class DelayedMessages:
         self.waking: asyncio.Task[None] | None = None
 
     def handle_incoming_message(self, incoming_msg: Any) -> None:
-        if (self.delayed or self.suspension.is_suspended(self.kernel_id)) and self._uses_the_kernel(incoming_msg):
-            self.delayed.append(incoming_msg)
-            self.waking = self.waking or asyncio.create_task(self._deliver())
-        else:
-            super().handle_incoming_message(incoming_msg)  # type: ignore[misc]
+        if self.delayed or self.suspension.is_suspended(self.kernel_id):
+            channel, kind = self._channel_and_kind(incoming_msg)
+            if (channel, kind) == INTERRUPT:
+                self.refuse_waiting(self.kernel_id)
+            elif channel in (None, "shell") and kind not in ANSWERED_WITHOUT_GPU:
+                self._delay(incoming_msg)
+                return
+        super().handle_incoming_message(incoming_msg)  # type: ignore[misc]
 
-    def _uses_the_kernel(self, raw: Any) -> bool:
+    def _channel_and_kind(self, raw: Any) -> tuple[str | None, str]:
         try:
             channel, header = header_of(raw, v1=self.subprotocol == V1)
-            return channel in (None, "shell") and header["msg_type"] not in ANSWERED_WITHOUT_GPU
+            return channel, header["msg_type"]
         except (ValueError, LookupError, TypeError):
-            return False  # the server itself reports the fault
+            return "", ""  # the server itself reports the fault
+
+    def _delay(self, raw: Any) -> None:
+        self.delayed.append(raw)
+        self.waiting.add(self)
+        self.waking = self.waking or asyncio.create_task(self._deliver())
+
+    @classmethod
+    def refuse_waiting(cls, kernel: str) -> None:
+        """Refuse the messages of all connections that wait for a kernel, and give up its request for the slice.
+
+        A cell of another client that waits inside a GPU call ends only when its kernel has its GPU, and keeps it.
+        """
+        connections = [each for each in cls.waiting if each.kernel_id == kernel]
+        for each in connections:
+            if each.waking is not None:
+                each.waking.cancel()
+            each._end_wait(INTERRUPTED)
+        if connections:
+            cls.suspension.requests.give_up(kernel)
 
     async def _deliver(self) -> None:
-        """Send the delayed messages in their order, or answer each with the reason of the failure."""
+        """Send the delayed messages as soon as the kernel is restored."""
         why = ""
         try:
             await self.suspension.wake(self.kernel_id)
@@ -79,8 +119,12 @@ class DelayedMessages:
         except Exception as error:  # no message waits for ever
             self.log.exception("jupyter_gpu_quota: kernel %s could not be woken", self.kernel_id)
             why = f"The kernel could not be woken ({error!r}). Run the cell again, or restart the kernel."
-        finally:
-            delayed, self.delayed, self.waking = self.delayed, [], None
+        self._end_wait(why)
+
+    def _end_wait(self, why: str) -> None:
+        """Send the delayed messages in their order, or answer each with the reason why not."""
+        delayed, self.delayed, self.waking = self.delayed, [], None
+        self.waiting.discard(self)
         for raw in delayed:
             if not why:
                 self._send(raw)

@@ -72,7 +72,8 @@ class Waiting:
 class SliceRequester:
     """Requests the slice of one server. ``variables`` are the server's; ``listeners`` are called with each change.
 
-    ``may_be_lent``: the service lends slices. It stays true for the life of this server.
+    ``may_be_lent``: the service lends slices. It stays true for the life of this server. ``requested``: the requests
+    that have not ended; ``waiting``: those of them that the service answered with a wait.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class SliceRequester:
         self.post, self.clock = post or self._post, clock
         self.may_be_lent = False
         self.waiting: dict[str, Waiting] = {}
+        self.requested: set[Waiting] = set()
         self.listeners: list[Callable[[Waiting], object]] = []
 
     async def request(self, kernel: str, within_s: float, *, starts: bool = True) -> dict[str, str]:
@@ -92,6 +94,7 @@ class SliceRequester:
         if not self.service.has_slice:
             return {}
         wait = Waiting(kernel, self.clock())
+        self.requested.add(wait)
         try:
             found = await self._wait(wait, within_s)
         except NoGpuNow as error:
@@ -103,12 +106,14 @@ class SliceRequester:
         except BaseException:
             self._end(wait, "given_up", "It was cancelled.")
             raise
+        finally:
+            self.requested.discard(wait)
         self._end(wait, "ready", "The GPU is available.")
         return found
 
     def give_up(self, kernel: str | None = None) -> list[str]:
         """End the wait of one kernel, or of all; returns their ids."""
-        waits = [wait for name, wait in self.waiting.items() if kernel in (None, name)]
+        waits = [wait for wait in self.requested if kernel in (None, wait.kernel)]
         for wait in waits:
             wait.given_up.set()
         return [wait.kernel for wait in waits]

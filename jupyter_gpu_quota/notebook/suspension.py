@@ -225,12 +225,19 @@ class Suspension:
             if suspended.phase is Phase.SUSPENDED:
                 suspended.phase = Phase.WAKING
                 suspended.task = asyncio.create_task(self._restore_with_slice(suspended))
+                suspended.task.add_done_callback(self._log_fault)
             assert suspended.task is not None
             await asyncio.shield(suspended.task)
         if suspended is not None and suspended.loss:
             raise RestoreFailed(suspended.loss)
         if suspended is not None and not self._is_same_process(suspended):
             raise RestoreFailed(RESTARTED)
+
+    def _log_fault(self, restoring: asyncio.Task[None]) -> None:
+        """Log an unexpected error of a restore: after an interrupt nobody waits for its result."""
+        error = None if restoring.cancelled() else restoring.exception()
+        if error is not None and not isinstance(error, RestoreFailed):
+            self.server.log.error("jupyter_gpu_quota: a kernel could not be restored", exc_info=error)
 
     async def _restore_with_slice(self, suspended: SuspendedKernel) -> None:
         """Wait for the slice and restore a kernel. Raises RestoreFailed if it stays suspended."""

@@ -141,6 +141,22 @@ def test_a_user_may_cancel_the_wait() -> None:
     assert service.heard[-1][0] == "given_up" and service.requester.waiting == {}
 
 
+def test_a_wait_may_be_cancelled_before_the_first_answer() -> None:
+    service = Answers(WAITS, may_be_lent=True)
+
+    async def given_up() -> None:
+        asking = asyncio.create_task(service.requester.request("k1", 1_000))
+        await asyncio.sleep(0)
+        assert service.requester.waiting == {}
+        assert service.requester.give_up("k1") == ["k1"]
+        with pytest.raises(NoGpuNow, match="cancelled its wait"):
+            await asking
+        assert service.requester.give_up("k1") == []
+
+    asyncio.run(given_up())
+    assert service.heard == []
+
+
 def test_a_start_that_is_cancelled_waits_no_longer() -> None:
     service = Answers(WAITS, may_be_lent=True)
 

@@ -255,6 +255,46 @@ def test_a_kernel_stays_suspended_while_its_slice_is_unavailable_and_its_cell_sh
     assert world.run(kernel, READ) == KEPT
 
 
+@pytest.mark.parametrize("by_rest", [True, False], ids=["of the REST API", "of the control channel"])
+def test_an_interrupt_ends_the_wait_of_a_cell_and_its_kernel_stays_suspended(world: World, by_rest: bool) -> None:
+    kernel, pid = world.suspended()
+    ran_at = world.folder / f"ran-{kernel}"
+    world.service.slice = WAITS
+
+    async def cell() -> None:
+        socket = await connected(world.server, kernel)
+        running = asyncio.ensure_future(socket.run(f"open({str(ran_at)!r}, 'w').close()"))
+        if by_rest:
+            await asyncio.to_thread(until, lambda: waits_for_gpu(world, kernel))
+            answer = await asyncio.to_thread(world.server.call, "POST", f"/api/kernels/{kernel}/interrupt")
+            assert answer[0] == 204
+        else:
+            await asyncio.sleep(0)  # the cell is sent, and perhaps not requested yet
+            await socket.socket.write_message(json.dumps(interrupt_request()))
+        with pytest.raises(Unexpected, match="its kernel was interrupted while it waited for its GPU"):
+            await running
+        socket.close()
+
+    asyncio.run(cell())
+    until(lambda: not waits_for_gpu(world, kernel))
+    world.service.slice = READY
+    for _ in range(3):
+        world.service.next()
+    assert world.state(pid) == "checkpointed" and not ran_at.exists()
+    assert world.run(kernel, READ) == KEPT
+    assert "was never retrieved" not in world.log()
+
+
+def interrupt_request() -> dict[str, Any]:
+    message = execute_request("")
+    header = {**message["header"], "msg_type": "interrupt_request"}
+    return {**message, "header": header, "content": {}, "channel": "control"}
+
+
+def waits_for_gpu(world: World, kernel: str) -> bool:
+    return kernel in {each["kernel"] for each in world.server.call("GET", "/gpu-quota/idle")[1]["waiting"]}
+
+
 async def by_jupyterlab(world: World, kernel: str, code: str) -> list[str]:
     """Run a cell by the protocol that JupyterLab speaks: what came back, by kind, with the text of an error."""
     address = world.server.url.replace("http", "ws", 1) + f"/api/kernels/{kernel}/channels"
