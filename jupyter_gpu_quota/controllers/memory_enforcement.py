@@ -55,6 +55,8 @@ class MemoryEnforcement:
         before, row = self.excess.get(key), samples.get(key[1])
         if row is None:
             return before
+        if before is not None and row.at < before.read_at:  # the clock was set back: the countdown begins again
+            before = None
         used_mib = row.workload_memory_mib.get(key[0])
         found = excess_after(before, used_mib=used_mib, share_mib=share_mib, read_at=row.at)
         if found is not None and before is None:

@@ -51,9 +51,11 @@ class WeakShares:
             for allocation, part in held
             if part.is_fraction and not found[allocation.id].is_enough(required) and self._is_counted(allocation, found)
         }
-        self._since = {name: self._since.get(name, now) for name in weak}
-        workloads = {one.workload for one in weak.values()}
-        self.warned = {name: why for name, why in self.warned.items() if name in workloads}
+        self._since = {name: min(self._since.get(name, now), now) for name in weak}
+        workloads, latest = {one.workload for one in weak.values()}, now + WARN_FOR_MS
+        self.warned = {  # a later end is of before the clock was set back
+            name: why for name, why in self.warned.items() if name in workloads and (why.stop_at or 0) <= latest
+        }
         for name, one in weak.items():
             if now - self._since[name] < WEAK_FOR_MS or found[name].unsure:
                 continue

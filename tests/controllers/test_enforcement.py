@@ -172,6 +172,42 @@ def test_a_job_above_its_share_is_warned_then_held_and_its_neighbour_is_not(setu
     assert setup.view(neighbour)["target"] == "running" and "uses more" not in str(setup.view(neighbour))
 
 
+HOUR_MS = 3_600_000
+
+
+def test_work_above_its_share_is_stopped_in_time_after_the_clock_was_set_back(setup: EnforcementSetup) -> None:
+    setup.apply(policy("policed"))
+    job = setup.running()
+    setup.read(**{job: 7000})
+    readings(setup, 2, **{job: 7000})
+    setup.now -= HOUR_MS
+    setup.world.controllers.take_over()
+    readings(setup, 8, **{job: 7000})
+    assert setup.view(job)["target"] == "held"
+
+
+def test_work_within_its_share_is_not_warned_any_more_after_the_clock_was_set_back(setup: EnforcementSetup) -> None:
+    setup.apply(policy("policed"))
+    job = setup.running()
+    setup.read(**{job: 7000})
+    setup.now -= HOUR_MS
+    setup.world.controllers.take_over()
+    readings(setup, 2, **{job: 100})
+    assert "uses more" not in setup.view(job)["enforcement"]["why"]
+
+
+def test_a_share_enforced_too_weakly_is_held_in_time_after_the_clock_was_set_back(setup: EnforcementSetup) -> None:
+    setup.apply(policy())
+    job = setup.running()
+    setup.apply(policy("driver"))
+    readings(setup, 8, **{job: 100})
+    assert job in setup.world.controllers.enforcement.weak.warned
+    setup.now -= HOUR_MS
+    setup.world.controllers.take_over()
+    readings(setup, 20, **{job: 100})
+    assert setup.view(job)["target"] == "held"
+
+
 def test_the_reason_is_shown_while_the_job_pauses_and_while_it_is_held(setup: EnforcementSetup) -> None:
     setup.apply(policy("policed"))
     job = setup.running()
