@@ -152,7 +152,7 @@ def _replay(histories: ActivityHistories, note: Note, policy: IdlePolicy) -> Non
             instance=document["instance"], sequence=sequence, at=at, started_at=at, kernels=(), programs=()
         )  # fmt: skip
         histories.add_report(note.subject, old, policy)
-    if (use := document.get("use")) is not None:  # notes of early releases, and those of reports alone, have none
+    if (use := document.get("use")) is not None:  # older notes, and those of reports alone, have none
         histories.restore_use(note.subject, GpuUse(first_at=use[0], last_at=use[1]))
 
 

@@ -32,7 +32,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(slots=True)
-class Ages:
+class ChangeTimes:
     """The time since the last change of a value, by name."""
 
     clock: Callable[[], int]
@@ -64,7 +64,7 @@ class Watch:
         self.server, self.instance, self.clock = server, instance, clock
         self.requests = requests or OpenRequests(server.kernel_manager)
         self.began = clock()
-        self.messages, self.starts, self.uses = Ages(clock), Ages(clock), Ages(clock)
+        self.messages, self.starts, self.uses = ChangeTimes(clock), ChangeTimes(clock), ChangeTimes(clock)
 
     def observe(self, sequence: int = 0) -> ActivityReport:
         """The present activity."""

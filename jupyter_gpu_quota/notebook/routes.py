@@ -29,7 +29,7 @@ class ActivityHandler(APIHandler):
         self.activity = activity
 
 
-class IdleState(ActivityHandler):
+class IdleHandler(ActivityHandler):
     """``GET gpu-quota/idle``: the notebook's idle state, null while unknown; kernels that wait or were shut down."""
 
     _track_activity = False  # a refresh of the sidebar is not activity of the user
@@ -57,7 +57,7 @@ class IdleState(ActivityHandler):
         self.finish(json.dumps({"idle": state, "waiting": waiting, "shut_down": shut_down}))
 
 
-class GiveUp(ActivityHandler):
+class GiveUpHandler(ActivityHandler):
     """``POST gpu-quota/give-up``: do not start a waiting kernel, or any; returns their ids."""
 
     @web.authenticated
@@ -69,7 +69,7 @@ class GiveUp(ActivityHandler):
         self.finish(json.dumps({"given_up": self.activity.requests.give_up(body.get("kernel"))}))
 
 
-class Keep(ActivityHandler):
+class KeepHandler(ActivityHandler):
     """``POST gpu-quota/keep``: postpone the warning; returns the service's answer or refusal."""
 
     @web.authenticated
@@ -93,6 +93,6 @@ class Keep(ActivityHandler):
 def add_routes(server: Any, activity: GPUQuotaActivity) -> None:
     """Add the routes below this server's base URL."""
     base = server.web_app.settings["base_url"]
-    paths = {"idle": IdleState, "keep": Keep, "give-up": GiveUp}
+    paths = {"idle": IdleHandler, "keep": KeepHandler, "give-up": GiveUpHandler}
     routes = [(url_path_join(base, "gpu-quota", name), what, {"activity": activity}) for name, what in paths.items()]
     server.web_app.add_handlers(".*$", routes)

@@ -138,7 +138,7 @@ class _SameFile:
         return status.st_dev, status.st_ino
 
     def check(self) -> None:
-        """Open another file in its place anew. Raises StoreUnavailable while there is none."""
+        """Open the file again where another has its path. Raises StoreUnavailable while there is none."""
         file = self._now()
         if file != self._file:
             self._engine.dispose()

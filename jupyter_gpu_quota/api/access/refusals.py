@@ -23,7 +23,7 @@ def refused(refusal: Refusal) -> Refused:
 
 
 def closed() -> Refused:
-    """Nobody waits for the answer: the work was skipped."""
+    """The client has closed its connection, so the work was skipped."""
     return Refused(400, "closed", "The connection was closed before the answer.")
 
 

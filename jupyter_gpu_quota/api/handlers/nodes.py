@@ -17,7 +17,7 @@ from ..access.refusals import Refused, not_found
 from ..requests.call import Call
 from ..requests.services import Services
 from ..state.quota_states import OwnerPool, shares_of
-from ..views.records import maybe_instant, node_view
+from ..views.records import instant_or_none, node_view
 from ..views.work_names import work_text
 
 
@@ -94,7 +94,7 @@ def _affected_work(services: Services, after: Snapshot, policy: Policy, node: No
     devices = {device.id for device in after.devices if device.node == node.id}
     on_it = {one.workload for one in after.allocations if one.device in devices}
     leaving = {stop.workload for stop in evictions(after, policy, ())}
-    by = maybe_instant(node.drain_by_at)
+    by = instant_or_none(node.drain_by_at)
     until = "it ends" if by is None else f"it ends, or {by:%Y-%m-%d %H:%M:%SZ}"
     for job in (one for one in after.jobs if one.id in on_it):
         if job.id in leaving:

@@ -70,7 +70,7 @@ class Page(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
             raise Refused(403, "not_allowed", f"{person.name}'s login lacks the scope custom:gpu-quota:read.")
 
     async def get(self, **names: str) -> None:
-        call = Call(services=self.services, resource=self, names=checked_names(names), maybe_person=self.person)
+        call = Call(services=self.services, resource=self, names=checked_names(names), person_or_none=self.person)
         mirror = self.services.store_view.mirror
         seen = str(EventId.of(mirror.version, mirror.position, call.person))
         content: dict[str, Any] = {"page": self.page, "job": "", "seen_event": seen}

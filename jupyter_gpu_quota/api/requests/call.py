@@ -56,14 +56,14 @@ class Call:
     resource: RequestHandler
     names: Mapping[str, str]
     body: Any = None
-    maybe_person: Person | None = None
+    person_or_none: Person | None = None
     is_closed: Callable[[], bool] = field(default=lambda: False)
 
     @property
     def person(self) -> Person:
         """The person who sent the request; open routes may have none."""
-        assert self.maybe_person is not None
-        return self.maybe_person
+        assert self.person_or_none is not None
+        return self.person_or_none
 
     @property
     def store_view(self) -> StoreView:

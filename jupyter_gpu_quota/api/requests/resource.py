@@ -179,7 +179,7 @@ class Resource(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
             body = _body_of(route.takes, b"".join(self.chunks))
         call = Call(
             services=self.services, resource=self, is_closed=lambda: self.is_closed, names=checked_names(names),
-            body=body, maybe_person=self.person,
+            body=body, person_or_none=self.person,
         )  # fmt: skip
         if route.etag is not None and self._is_not_modified(await route.etag(call)):
             return

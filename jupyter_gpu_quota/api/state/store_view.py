@@ -372,21 +372,21 @@ class StoreView(Threads):
     def forget(self, listener: Callable[[Delta], None]) -> None:
         self._listeners.discard(listener)
 
-    async def wait_until(self, true: Callable[[], bool], timeout_s: float) -> bool:
+    async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Wait for a change that makes a condition true; returns whether it is."""
         heard = asyncio.Event()
         wake: Callable[[Delta], None] = lambda _: heard.set()  # noqa: E731
         self.listen(wake)
         try:
             async with asyncio.timeout(timeout_s):
-                while not true():
+                while not condition():
                     await heard.wait()
                     heard.clear()
         except TimeoutError:
             pass
         finally:
             self.forget(wake)
-        return true()
+        return condition()
 
     async def _watch(self) -> None:
         """Refresh once a second while there are listeners, because a wakeup may be lost."""

@@ -25,7 +25,7 @@ from ..access.work_in_progress import SLOW_WORK
 from ..requests.call import Call
 from ..requests.services import Services
 from ..state.store_view import StoreView
-from .records import MAY_HAVE_TROUBLE, job_reason, maybe_instant, notebook_reason, reason_view, with_trouble
+from .records import MAY_HAVE_TROUBLE, instant_or_none, job_reason, notebook_reason, reason_view, with_trouble
 from .work_names import seen_by, with_work_names
 
 
@@ -70,7 +70,7 @@ def _estimate(found: Explanation | None) -> dict[str, Any]:
         return {"estimate_at": None}
     waits = found.outlook is Outlook.WAITS or found.reason.code is ReasonCode.WAITS_FOR_DRAIN
     return {
-        "estimate_at": maybe_instant(found.estimate_at),
+        "estimate_at": instant_or_none(found.estimate_at),
         "estimate_is_bound": found.is_bound,
         "estimate_text": start_sentence(found.estimate_at, found.reason) if waits else None,
     }
@@ -169,7 +169,7 @@ def _would_start(change: Change, message: str, shown: Set[str]) -> WouldStart:
         started_first=[name for name in change.started_first if name in shown],
         any_ends=change.any_ends,
         time_limit_s=change.time_limit_s,
-        at=maybe_instant(change.at),
+        at=instant_or_none(change.at),
         is_smallest=change.is_smallest,
         is_minimal=change.is_minimal,
     )

@@ -9,7 +9,7 @@ from ...core.canonical import digest
 from ...quotafile.document import data_variable
 from ...store.records.rows import JobRecord
 from ...wire import DataStateView, ProvenanceView
-from .records import maybe_instant
+from .records import instant_or_none
 
 
 def provenance_view(record: JobRecord, attempt: int, found: Provenance | None) -> ProvenanceView:
@@ -39,4 +39,4 @@ def provenance_view(record: JobRecord, attempt: int, found: Provenance | None) -
 
 
 def _data_state(name: str, state: DataState) -> DataStateView:
-    return DataStateView(name=name, **{**asdict(state), "newest_at": maybe_instant(state.newest_at)})
+    return DataStateView(name=name, **{**asdict(state), "newest_at": instant_or_none(state.newest_at)})

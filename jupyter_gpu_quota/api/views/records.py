@@ -67,7 +67,7 @@ def instant(at: int) -> datetime:
     return datetime.fromtimestamp(min(max(at, EARLIEST), LATEST) / 1000, UTC)
 
 
-def maybe_instant(at: int | None) -> datetime | None:
+def instant_or_none(at: int | None) -> datetime | None:
     return None if at is None else instant(at)
 
 
@@ -82,7 +82,7 @@ def _shared(view: type[BaseModel], record: type[Any]) -> tuple[tuple[str, bool],
 def copied(view: type[BaseModel], *records: Any) -> dict[str, Any]:
     """The fields of a view that records have under the same name, instants as datetimes; later records win."""
     return {
-        name: maybe_instant(getattr(record, name)) if is_instant else getattr(record, name)
+        name: instant_or_none(getattr(record, name)) if is_instant else getattr(record, name)
         for record in records
         for name, is_instant in _shared(view, record.__class__)
     }
@@ -238,7 +238,7 @@ def _of_queue(record: JobRecord, store_view: StoreView) -> dict[str, Any]:
     at, reason = store_view.estimates.get(job), store_view.waits.get(job)
     return {
         "queue_position": store_view.positions.get(job),
-        "estimate_at": maybe_instant(at),
+        "estimate_at": instant_or_none(at),
         "estimate_text": None if at is None or reason is None else start_sentence(at, reason),
     }
 
@@ -321,7 +321,7 @@ def device_view(
     return DeviceView(
         **copied(DeviceView, device) | _availability(device, store_view),
         upkeep=node.upkeep if node else Upkeep.NONE,
-        gone_at=maybe_instant(store_view.mirror.gone_devices.get(device.id)),
+        gone_at=instant_or_none(store_view.mirror.gone_devices.get(device.id)),
         foreign_why=(sample.why.get("foreign") if sample else None) or (FOREIGN if device.foreign_milli else None),
         free_milli=max(0, WHOLE_DEVICE - used) if store_view.is_available(device) else 0,
         holders=[holder_view(part, person, store_view) for part in held],
@@ -369,9 +369,9 @@ def holder_view(part: Allocation, person: Person, store_view: StoreView) -> Hold
 
 def node_view(node: Node, devices: int, store_view: StoreView, where: tuple[str, str]) -> NodeView:
     """One node with the number of its devices that are reported. ``where`` is (cluster, hub)."""
-    found = copied(NodeView, node) | {"schedulable": node.is_open, "drain_by": maybe_instant(node.drain_by_at)}
-    found |= {"gone_at": maybe_instant(store_view.mirror.gone_nodes.get(node.id))}
-    found |= {"unread_since": maybe_instant(node.unread_since_at), "cluster": _cluster_of(node, where)}
+    found = copied(NodeView, node) | {"schedulable": node.is_open, "drain_by": instant_or_none(node.drain_by_at)}
+    found |= {"gone_at": instant_or_none(store_view.mirror.gone_nodes.get(node.id))}
+    found |= {"unread_since": instant_or_none(node.unread_since_at), "cluster": _cluster_of(node, where)}
     return NodeView(**found, devices=devices, hub=where[1])
 
 
@@ -385,5 +385,6 @@ def quota_view(revision: QuotaRevision, store_view: StoreView) -> QuotaView:
 
 
 def sample_view(row: DeviceSample) -> SampleView:
-    why = {figure: text for figure, text in row.why.items() if figure not in row.workloads}  # those are not for all
+    # the reasons of workloads are for readers who may see these
+    why = {figure: text for figure, text in row.why.items() if figure not in row.workloads}
     return SampleView(**copied(SampleView, row) | {"why": why})

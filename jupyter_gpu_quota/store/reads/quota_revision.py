@@ -53,8 +53,8 @@ def in_force(store: Store, newest: QuotaRevision) -> InForce:
             f"stays in force; an admin goes back to revision {older.revision}, or applies another file"
         )
         policy = replace(older.policy, revision=newest.revision)
-        stands_in = replace(older, revision=newest.revision, policy=policy, comment=fault)
-        return InForce(revision=stands_in, file=file, fault=fault)
+        kept = replace(older, revision=newest.revision, policy=policy, comment=fault)
+        return InForce(revision=kept, file=file, fault=fault)
     fault = (
         f"revision {newest.revision} of the quota file cannot be read ({why}), nor any before it, so nothing is "
         f"started; an admin applies another file on revision {newest.revision}"

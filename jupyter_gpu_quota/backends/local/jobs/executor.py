@@ -368,7 +368,7 @@ class LocalJobs:
             return self._end_unstarted(paths, order)
         if status.get("tree_gone") or self._is_lost(status):
             return True
-        answer = _send_order(paths, {"order": "leave", **asdict(order)})  # the name of a stop order in all releases
+        answer = _send_order(paths, {"order": "leave", **asdict(order)})  # supervisors know a stop order by this name
         if answer is not None and "refused" in answer:
             log.warning("job %s was not stopped: %s", order.job, answer["refused"])
         return answer is not None
@@ -552,7 +552,7 @@ def _send_order(paths: RankPaths, order: Mapping[str, Any]) -> dict[str, Any] | 
 
 
 def _is_guarded(supervisor: Mapping[str, Any]) -> bool:
-    """Whether a supervisor's guard is alive; supervisors of early releases have none."""
+    """Whether a supervisor's guard is alive; older supervisors have none."""
     guard = supervisor.get("guard")
     return guard is not None and is_same_process(guard["pid"], guard["started"])
 

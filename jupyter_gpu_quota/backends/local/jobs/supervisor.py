@@ -235,7 +235,7 @@ class Supervisor:
         if order["fencing"] < (newest := self.newest_leader()):
             return {"refused": f"leader {order['fencing']} ordered this, but leader {newest} is newer"}
         self.fencing = order["fencing"]
-        if order["order"] == "leave":  # the name of a stop order in all releases
+        if order["order"] == "leave":  # supervisors know a stop order by this name
             self.stop(order["grace_s"], order["reason"])
         return {"done": True, "status": self.status}
 
