@@ -10,7 +10,16 @@ from sqlalchemy.engine import make_url
 
 from .database.copies import copy_database
 from .database.db_errors import openable
-from .database.restore import NOT_RESTORED, check_database, check_tables, copy_of_backup, replace_rows
+from .database.migrate import NewerDatabase
+from .database.restore import (
+    NOT_RESTORED,
+    check_database,
+    check_tables,
+    copy_of_backup,
+    is_sound,
+    put_in_place,
+    replace_rows,
+)
 from .open import open_store
 from .records.calls import StoreUnavailable
 
@@ -33,16 +42,22 @@ def backup(url: str, file: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """``before``: the copy of the previous database; None if there was none, and ``database`` was created."""
+    """``before``: the copy of the previous database; None if ``database`` was created.
+
+    ``moved``: the files of a database that could not be used, under their present names; empty if there was none.
+    """
 
     database: Path
     before: Path | None
+    moved: tuple[Path, ...] = ()
 
 
-def restore(url: str, file: Path, *, now: int) -> Restored:
+def restore(url: str, file: Path, *, now: int, above: int = 0) -> Restored:
     """Put a backup in place of the database; decisions are held until an admin accepts the differences.
 
-    A backup of an older release is migrated. Raises StoreUnavailable, and leaves the database unchanged.
+    A backup of an older release is migrated. A database that is damaged, or that a newer release wrote, is moved aside.
+    ``above``: a fencing number that was used already, by a leader that neither database may know. Raises
+    StoreUnavailable, and leaves the database unchanged.
     """
     target, file = _file_of(url, "pg_restore, into an empty database and with the hub stopped"), file.absolute()
     if not file.exists():
@@ -50,16 +65,30 @@ def restore(url: str, file: Path, *, now: int) -> Restored:
     if target.exists() and target.samefile(file):
         raise StoreUnavailable(f"{file} is the database itself; {NOT_RESTORED}.")
     check_database(file, outcome=NOT_RESTORED)
-    existed = target.exists()
     try:
         with copy_of_backup(file, target) as copy:
             _migrate(copy, file)
             check_tables(copy, file)
-            open_store(url).close()
-            before = replace_rows(target, copy, keeps_copy=existed, file=file.name, now=now)
+            if target.exists() and _is_usable(url, target):
+                before = replace_rows(target, copy, keeps_copy=True, file=file.name, now=now, above=above)
+                return Restored(database=target, before=before)
+            new = copy.with_name(f"{copy.name}.new")
+            open_store(f"sqlite:///{new}").close()
+            replace_rows(new, copy, keeps_copy=False, file=file.name, now=now, above=above)
+            return Restored(database=target, before=None, moved=put_in_place(new, target, now))
     except (OSError, sqlite3.Error) as error:
         raise StoreUnavailable(f"{file} was not restored: {error}. The database {target} is unchanged.") from error
-    return Restored(database=target, before=before)
+
+
+def _is_usable(url: str, target: Path) -> bool:
+    """Whether this release can replace the rows of a database; an older one is migrated. Raises StoreUnavailable."""
+    if not is_sound(target):
+        return False
+    try:
+        open_store(url).close()
+    except NewerDatabase:
+        return False
+    return True
 
 
 def _migrate(copy: Path, file: Path) -> None:

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.store.history_mark import MARK, HistoryMark, Mark
 from jupyter_gpu_quota.store.open import open_store
+from jupyter_gpu_quota.store.records.calls import StoreUnavailable
+from jupyter_gpu_quota.store.records.rows import Position
 from jupyter_gpu_quota.wire.status import DeploymentView
 from tests.cli.commands import run
 from tests.client.fake_service import TOKEN, World
@@ -43,6 +46,24 @@ def test_a_restore_without_a_database_says_that_there_was_none(tmp_path: Path) -
     assert done.exit_code == 0 and "the database as it was" not in done.stdout
     created = f"There was no database {tmp_path}/other/gpu-quota.sqlite, so it was created"
     assert created in done.stdout and not list((tmp_path / "other").glob("*before-restore*"))
+
+
+def test_a_restore_over_a_damaged_database_names_the_files_that_were_moved(tmp_path: Path) -> None:
+    url, file = f"sqlite:///{tmp_path}/gpu-quota.sqlite", str(tmp_path / "b.sqlite")
+    open_store(url).close()
+    run("backup", "--state-dir", str(tmp_path), file)
+    (tmp_path / "gpu-quota.sqlite").write_text("damaged " * 1024)
+    position = Position(audit_seq=0, audit_hash="")
+    HistoryMark(tmp_path / MARK).write(Mark(position=position, holder="h", fencing=41))
+    with pytest.raises(StoreUnavailable, match="stop the service and restore a backup"):
+        open_store(url)
+    done = run("restore", "--state-dir", str(tmp_path), file)
+    assert done.exit_code == 0, done.output
+    (kept,) = tmp_path.glob("gpu-quota.sqlite.before-restore-*Z")
+    assert f"its files were moved to {kept}" in done.stdout.replace("\n", " ")
+    assert kept.read_text().startswith("damaged")
+    lease = open_store(url).acquire_lease("next", clock=lambda: 1, ttl_ms=1_000)
+    assert lease is not None and lease.fencing > 42
 
 
 def test_without_a_database_the_state_folder_is_asked_for(tmp_path: Path) -> None:

@@ -87,12 +87,15 @@ def restore(config: GPUQuota, file: Path) -> None:
 
     The service may run; it then makes no decision until `recover --accept`. Running jobs continue. Run it on the hub's
     machine, under the service's account. The previous database is kept beside it, with the suffix before-restore and
-    the time of the restore.
+    the time of the restore; one that is damaged, or that a newer release wrote, is moved there with its -wal and -shm.
     """
     from ...store import wakeup
     from ...store.backup import restore as restore_backup
+    from ...store.history_mark import MARK, HistoryMark
 
-    restored = restore_backup(database_url(config), file, now=time.time_ns() // 1_000_000)
+    mark = HistoryMark(Path(config.state_dir) / MARK).read()
+    above = mark.fencing if mark else 0
+    restored = restore_backup(database_url(config), file, now=time.time_ns() // 1_000_000, above=above)
     for name in ("controller.sock", "web.sock"):
         wakeup.notify(Path(config.state_dir) / name)
     then = "When the service runs, see the differences with `jupyter gpu-quota recover`."
@@ -102,6 +105,9 @@ def restore(config: GPUQuota, file: Path) -> None:
 def _previous_text(restored: Restored) -> str:
     if restored.before is not None:
         return f"; the database as it was is {restored.before}"
+    if restored.moved:
+        files = ", ".join(map(str, restored.moved))
+        return f". The database {restored.database} cannot be used by this release, so its files were moved to {files}"
     how = "with --config or --state-dir, and restore again"
     return f". There was no database {restored.database}, so it was created; if the service has another, name it {how}"
 

@@ -20,6 +20,9 @@ MIGRATION_LOCK = 6_714_802
 
 MIGRATION_WAIT_MS = 60_000
 
+INTO_EMPTY_DATABASE = " into an empty database with pg_restore, and set c.GPUQuota.database_url to that one"
+"""How a backup is restored on a server, where `restore` does not put it in place of a database."""
+
 
 class NewerDatabase(StoreUnavailable):
     """A newer release wrote the database; this one cannot read it."""
@@ -79,9 +82,10 @@ def _revision(connection: Connection) -> str | None:
             raise _foreign(connection)
         message = (
             f"The database {name_of(connection.engine.url)} is at schema {revisions[0]}, which this release does not"
-            " know: a newer release wrote it. Install that release again, or restore a backup made before the upgrade."
+            " know: a newer release wrote it. Install that release again, or restore a backup made before the upgrade"
         )
-        raise NewerDatabase(message)
+        is_file = connection.dialect.name == "sqlite"
+        raise NewerDatabase(f"{message}{'' if is_file else INTO_EMPTY_DATABASE}.")
     return revisions[0]
 
 
@@ -98,6 +102,5 @@ def _has_foreign_tables(connection: Connection) -> bool:
 def _foreign(connection: Connection) -> StoreUnavailable:
     return StoreUnavailable(
         f"The database {name_of(connection.engine.url)} is not a database of this service: another program made its"
-        " tables. None of them was changed. Set c.GPUQuota.database_url to another file or another database, or restore"
-        " a backup of this service's database there."
+        " tables. None of them was changed. Set c.GPUQuota.database_url to another file or another database."
     )

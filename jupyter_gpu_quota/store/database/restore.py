@@ -2,7 +2,7 @@
 
 All rows are replaced in one transaction of SQLite, so that every other process sees the rows before or after it, and a
 kill leaves the rows unchanged. The transaction ends the lease, raises the fencing number and holds all decisions, so a
-leader cannot commit a decision that it made on the earlier rows.
+leader cannot commit a decision that it made on the earlier rows. A file whose rows cannot be replaced is moved aside.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ LOCK_TIMEOUT_S = 30.0
 BEFORE, RESTORING = "before-restore", "restoring"
 """Suffixes of a copy that is kept, before its instant, and of the backup while it is read."""
 NOT_RESTORED = "nothing was restored"
+DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR")
+"""Beginnings of SQLite's result codes for a file that cannot be read, with neither a permission nor a lock as cause."""
 
 
 def check_database(file: Path, *, outcome: str) -> None:
@@ -53,6 +55,15 @@ def check_tables(copy: Path, file: Path) -> None:
     if missing:
         names = ", ".join(sorted(missing))
         raise StoreUnavailable(f"{file} is not complete: it lacks {names}; {NOT_RESTORED}.")
+
+
+def is_sound(target: Path) -> bool:
+    """Whether SQLite finds no damage in a database; True also where it cannot look now, as the next access reports."""
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(target))}?mode=ro", uri=True)) as connection:
+            return bool(connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
+    except sqlite3.Error as error:
+        return not getattr(error, "sqlite_errorname", "").startswith(DAMAGED)
 
 
 def _tables(connection: sqlite3.Connection) -> set[str]:
@@ -85,21 +96,38 @@ def _new_name(target: Path, now: int) -> Path:
     return next(name for name in names if not name.exists())
 
 
-def replace_rows(target: Path, copy: Path, *, keeps_copy: bool, file: str, now: int) -> Path | None:
+def put_in_place(new: Path, target: Path, now: int) -> tuple[Path, ...]:
+    """Move the files of a database aside, and another one to their place. Returns the new names of those files.
+
+    The log goes before the database: it would be applied to the other one. Raises OSError, and moves nothing.
+    """
+    before, moved = _new_name(target, now), list[tuple[Path, Path]]()
+    try:
+        for end in ("-wal", "-shm", "-journal", ""):
+            present, kept = (path.with_name(f"{path.name}{end}") for path in (target, before))
+            if present.exists():
+                moved.append((present, present.rename(kept)))
+        new.rename(target)
+    except OSError:
+        for present, kept in reversed(moved):
+            kept.rename(present)
+        raise
+    return tuple(kept for _, kept in reversed(moved))
+
+
+def replace_rows(target: Path, copy: Path, *, keeps_copy: bool, file: str, now: int, above: int) -> Path | None:
     """Replace all rows of a database by those of a copy with the same schema. Returns the copy of the old rows, if any.
 
-    ``file`` is the name of the backup. Raises StoreUnavailable, and keeps no copy, where the rows cannot be replaced.
+    ``file`` is the name of the backup; the fencing number will be above ``above``. Raises OSError and sqlite3.Error,
+    and keeps no copy, where the rows cannot be replaced.
     """
-    try:
-        with closing(_connection(target)) as connection:
-            connection.execute("ATTACH DATABASE ? AS backup", (str(copy),))
-            connection.execute("BEGIN IMMEDIATE")
-            before = _new_name(target, now) if keeps_copy else None  # the transaction has the write lock
-            with _kept_copy(target, before):
-                _replace(connection, Hold(since=now, why=(BackupRestored(file=file, at=now),)), now)
-                connection.execute("COMMIT")
-    except (OSError, sqlite3.Error) as error:
-        raise StoreUnavailable(f"{file} was not restored: {error}. The database {target} is unchanged.") from error
+    with closing(_connection(target)) as connection:
+        connection.execute("ATTACH DATABASE ? AS backup", (str(copy),))
+        connection.execute("BEGIN IMMEDIATE")
+        before = _new_name(target, now) if keeps_copy else None  # the transaction has the write lock
+        with _kept_copy(target, before):
+            _replace(connection, Hold(since=now, why=(BackupRestored(file=file, at=now),)), now, above)
+            connection.execute("COMMIT")
     return before
 
 
@@ -125,7 +153,7 @@ def _connection(target: Path) -> sqlite3.Connection:
     return connection
 
 
-def _replace(connection: sqlite3.Connection, hold: Hold, now: int) -> None:
+def _replace(connection: sqlite3.Connection, hold: Hold, now: int, above: int) -> None:
     (fencing,) = connection.execute("SELECT fencing FROM head").fetchone()
     for table in metadata.tables.values():  # "kept.": SQLite reads a missing column without it as a text, its own name
         columns, values = (", ".join(f'{of}"{column.name}"' for column in table.columns) for of in ("", "kept."))
@@ -134,7 +162,7 @@ def _replace(connection: sqlite3.Connection, hold: Hold, now: int) -> None:
             f'INSERT INTO main."{table.name}" ({columns}) SELECT {values} FROM backup."{table.name}" kept'  # noqa: S608
         )
     connection.execute(
-        "UPDATE head SET holder = NULL, expires_at = 0, fencing = max(fencing, ?) + 1", (fencing,)
+        "UPDATE head SET holder = NULL, expires_at = 0, fencing = max(fencing, ?, ?) + 1", (fencing, above)
     )  # fmt: skip
     note = hold.note(now)
     connection.execute("DELETE FROM controller_notes WHERE kind = ?", (note.kind,))

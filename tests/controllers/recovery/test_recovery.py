@@ -249,7 +249,27 @@ def put_back(site: Site, file: Path) -> None:
     restore(site.url, file, now=now_ms())
 
 
-@pytest.mark.parametrize("way", [put_back, put_back_by_hand], ids=["with the command", "by hand"])
+def put_back_over_damage(site: Site, file: Path) -> None:
+    """The database is damaged, and the command moves it aside."""
+    for path in (site.database, site.database.with_name("store.sqlite-wal")):
+        if path.exists():
+            path.write_bytes(b"x" * path.stat().st_size)
+    mark = HistoryMark(site.state / "history.json").read()
+    assert mark is not None
+    assert restore(site.url, file, now=now_ms(), above=mark.fencing).moved
+
+
+WAYS = pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(put_back, id="with the command"),
+        pytest.param(put_back_by_hand, id="by hand"),
+        pytest.param(put_back_over_damage, id="over a damaged one"),
+    ],
+)
+
+
+@WAYS
 def test_a_backup_restored_while_stopped_is_detected_before_any_decision(
     site: Site, way: Callable[[Site, Path], None]
 ) -> None:
@@ -265,7 +285,7 @@ def test_a_backup_restored_while_stopped_is_detected_before_any_decision(
     assert_recovered(site, devices)
 
 
-@pytest.mark.parametrize("way", [put_back, put_back_by_hand], ids=["with the command", "by hand"])
+@WAYS
 def test_a_backup_restored_while_the_leader_runs_is_detected(site: Site, way: Callable[[Site, Path], None]) -> None:
     file, devices = work_since(site)
     way(site, file)

@@ -13,6 +13,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, text
 
+from jupyter_gpu_quota.store.database.migrate import NewerDatabase
 from jupyter_gpu_quota.store.database.schema import metadata
 from jupyter_gpu_quota.store.database.sql import SqlScope
 from jupyter_gpu_quota.store.open import open_store
@@ -48,6 +49,13 @@ def test_a_database_with_two_revisions_is_refused_with_a_sentence(url: str) -> N
     open_store(url).close()
     run(url, "INSERT INTO alembic_version VALUES ('0001')")
     with pytest.raises(StoreUnavailable, match=r"2 schema revisions .*restore a backup"):
+        open_store(url)
+
+
+def test_a_database_of_a_newer_release_is_refused_with_the_way_to_an_older_backup(url: str) -> None:
+    open_store(url).close()
+    run(url, "UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(NewerDatabase, match=r"9999.*into an empty database with pg_restore, and set c\.GPUQuota\."):
         open_store(url)
 
 

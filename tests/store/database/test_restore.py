@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import lzma
 import signal
 import sqlite3
@@ -106,15 +107,89 @@ def test_a_backup_of_an_older_release_is_migrated(world: World, path: Path, tmp_
     assert isinstance(world.store.audit_verify(), int)
 
 
-def other_database(path: Path) -> None:
+def with_a_damaged_page(path: Path) -> None:
+    """A database that opens: the root page of its jobs is damaged."""
+    open_store(f"sqlite:///{path}").close()
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE notes (n)")
+        (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'jobs'").fetchone()
+    data = bytearray(path.read_bytes())
+    data[4096 * (root - 1) : 4096 * root] = b"x" * 4096
+    path.write_bytes(data)
+
+
+def damaged_database(path: Path) -> None:
+    open_store(f"sqlite:///{path}").close()
+    data = bytearray(path.read_bytes())
+    data[4096 * 2 : 4096 * 40] = b"x" * (4096 * 38)
+    path.write_bytes(data)
 
 
 def newer_database(path: Path) -> None:
     open_store(f"sqlite:///{path}").close()
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
+
+
+def text_file(path: Path) -> None:
+    path.write_text("This is the text of a file that is not a database.\n" * 100)
+
+
+@pytest.mark.parametrize("make", [with_a_damaged_page, damaged_database, newer_database, text_file])
+def test_a_database_that_cannot_be_used_is_moved_aside(
+    world: World, path: Path, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    world.submit("kept")
+    file, unusable = tmp_path / "b.sqlite", tmp_path / "unusable.sqlite"
+    backup(f"sqlite:///{path}", file)
+    make(unusable)
+    data = unusable.read_bytes()
+    restored = restore(f"sqlite:///{unusable}", file, now=T0)
+    assert (restored.database, restored.before) == (unusable, None)
+    assert restored.moved[0] == tmp_path / "unusable.sqlite.before-restore-20270115T080000Z"
+    assert restored.moved[0].read_bytes() == data
+    store = open_store(f"sqlite:///{unusable}")
+    assert store.job("kept") is not None and store.hold() is not None
+    assert unusable.stat().st_mode & 0o777 == 0o600
+    assert not [each for each in tmp_path.iterdir() if "restoring" in each.name]
+
+
+def test_the_log_of_a_newer_database_in_use_is_moved_with_it(world: World, path: Path, tmp_path: Path) -> None:
+    file, newer = tmp_path / "b.sqlite", tmp_path / "newer.sqlite"
+    backup(f"sqlite:///{path}", file)
+    newer_database(newer)
+    with closing(sqlite3.connect(newer, isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE only_in_the_log (n)")
+        before = dump(newer)
+        moved = restore(f"sqlite:///{newer}", file, now=T0).moved
+        assert [each.name.partition("Z")[2] for each in moved] == ["", "-shm", "-wal"]
+    assert dump(moved[0]) == before
+    store = open_store(f"sqlite:///{newer}")
+    assert store.hold() is not None and isinstance(store.audit_verify(), int)
+
+
+def test_a_database_that_cannot_be_moved_stays_with_its_log(tmp_path: Path) -> None:
+    target, names = tmp_path / "store.sqlite", ("store.sqlite", "store.sqlite-wal")
+    for name in names:
+        (tmp_path / name).write_text(name)
+    with pytest.raises(FileNotFoundError):
+        steps.put_in_place(tmp_path / "none", target, T0)
+    assert {each.name: each.read_text() for each in tmp_path.iterdir()} == {name: name for name in names}
+
+
+def test_the_next_leader_has_a_number_above_the_one_that_was_used_last(path: Path, tmp_path: Path) -> None:
+    open_store(f"sqlite:///{path}").close()
+    file = tmp_path / "b.sqlite"
+    backup(f"sqlite:///{path}", file)
+    for used, make in ((41, text_file), (71, lambda path: None)):
+        make(path)
+        restore(f"sqlite:///{path}", file, now=T0, above=used)
+        lease = open_store(f"sqlite:///{path}").acquire_lease("next", clock=lambda: T0, ttl_ms=3_000)
+        assert lease is not None and lease.fencing > used + 1, "its leader may have had the next number"
+
+
+def other_database(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE notes (n)")
 
 
 def database_without_bundles(path: Path) -> None:
@@ -127,13 +202,6 @@ def database_without_a_column(path: Path) -> None:
     open_store(f"sqlite:///{path}").close()
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("ALTER TABLE bundles RENAME COLUMN digest TO other")
-
-
-def damaged_database(path: Path) -> None:
-    open_store(f"sqlite:///{path}").close()
-    data = bytearray(path.read_bytes())
-    data[4096 * 2 : 4096 * 40] = b"x" * (4096 * 38)
-    path.write_bytes(data)
 
 
 @pytest.mark.parametrize(
@@ -234,8 +302,11 @@ from pathlib import Path
 from jupyter_gpu_quota.store import backup
 from jupyter_gpu_quota.store.database import restore as steps
 
+def is_step(code):
+    return code.co_filename in (steps.__file__, backup.__file__) and code.co_name in (*sys.argv[3:], code.co_name)[:1]
+
 def kill(frame, event, arg):
-    if frame.f_code.co_filename in (steps.__file__, backup.__file__) and event == "line":
+    if is_step(frame.f_code) and event == "line":
         kill.left -= 1
         if not kill.left:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -256,13 +327,16 @@ for number in sys.stdin:
         restore()
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-"""Restores once for each number that it reads, in a fork that is killed at that line; writes its exit status."""
+"""Restores once for each number that it reads, in a fork that is killed at that line; writes its exit status.
+
+Its third argument, if any, is the function whose lines count.
+"""
 
 
 @pytest.fixture
-def restores(path: Path, tmp_path: Path) -> Iterator[Callable[[int], int]]:
-    """Restores ``b.sqlite``, killed at this line; returns the exit status."""
-    command = [sys.executable, "-c", KILLED, str(path), str(tmp_path / "b.sqlite")]
+def restores(path: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[int], int]]:
+    """Restores ``b.sqlite``, killed at this line, of a function if one is given; returns the exit status."""
+    command = [sys.executable, "-c", KILLED, str(path), str(tmp_path / "b.sqlite"), *getattr(request, "param", ())]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
 
@@ -291,3 +365,23 @@ def test_a_restore_that_is_killed_at_any_line_leaves_all_rows_or_none(
             break
         assert status == -signal.SIGKILL
     assert outcomes == {False, True}
+
+
+@pytest.mark.parametrize("restores", [("put_in_place",)], indirect=True)
+def test_a_restore_that_is_killed_while_it_moves_files_loses_none_and_is_repeated(
+    path: Path, tmp_path: Path, restores: Callable[[int], int]
+) -> None:
+    source = tmp_path / "source.sqlite"
+    World(open_store(f"sqlite:///{source}")).submit("kept")
+    backup(f"sqlite:///{source}", tmp_path / "b.sqlite")
+    newer_database(path)
+    before, statuses = dump(path), []
+    for line in itertools.count(2, 3):
+        statuses.append(restores(line))
+        moved = tmp_path.glob("store.sqlite.before-restore-*Z")
+        assert [each for each in (path, *moved) if each.exists() and dump(each) == before], "no row is lost"
+        if statuses[-1] != -signal.SIGKILL:
+            break
+    assert len(statuses) > 3 and set(statuses) == {0, -signal.SIGKILL}
+    store = open_store(f"sqlite:///{path}")
+    assert store.job("kept") is not None and store.hold() is not None

@@ -141,7 +141,7 @@ def test_a_database_of_a_newer_release_is_refused_with_a_sentence(path: Path) ->
     open_store(url_of(path)).close()
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    with pytest.raises(NewerDatabase, match=r"9999.*newer release") as refused:
+    with pytest.raises(NewerDatabase, match=r"9999.*newer release.*before the upgrade\.$") as refused:
         open_store(url_of(path))
     assert str(path) in str(refused.value)
 
