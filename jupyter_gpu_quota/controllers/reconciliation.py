@@ -1,7 +1,7 @@
 """The reconciliation controller compares the live work with the hub.
 
-It returns booked slices whose server the hub does not list, and holds waiting jobs whose user left all groups of some
-of their data.
+It returns booked slices whose server the hub does not list, also released ones that the server could request again, and
+holds waiting jobs whose user left all groups of some of their data.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from ..core.lifecycle import NOTEBOOK_FINAL, WAITING
+from ..core.lifecycle import WAITING
 from ..core.reasons import DataUnavailable
 from ..hub_api import Account, Server
 from ..store.reads.followed_store import FollowedStore
@@ -20,6 +20,9 @@ from .leadership.lease import FencedStore
 log = logging.getLogger(__name__)
 
 EVERY_MS = 30_000
+ENDED_EVERY_MS = 600_000
+"""How often ended slices are read: the query looks at all notebooks."""
+
 GRACE_MS = 60_000
 LISTS = 2
 ACTOR = "system:reconcile"
@@ -43,22 +46,32 @@ class Reconciliation:
         self.view, self.store, self.servers, self._grace_ms = view, store, servers, grace_ms
         self.accounts = accounts
         self._missed: dict[str, tuple[int, int]] = {}
+        self._ended: Sequence[NotebookRecord] = ()
+        """The ended slices that their servers could request again at ``_ended_at``."""
+        self._ended_at: int | None = None
         self._without_group: frozenset[str] = frozenset()
         """The jobs whose user had no group for their data in the last list."""
 
     def run_once(self, now: int) -> int:
         """Compare once. The hub is asked for its servers if there are bookings, and for its users if jobs wait."""
         self.view.refresh()
-        live = list(self.view.mirror.notebooks.values())
-        if live:
+        found = [*self.view.mirror.notebooks.values(), *self._requestable(now)]
+        if found:
             servers = self.servers()
-            self.view.learn_names([record.notebook.user for record in live])
-            for name in self.missing(live, self.view.names, servers, now):
+            self.view.learn_names([record.notebook.user for record in found])
+            for name in self.missing(found, self.view.names, servers, now):
                 (outcome,) = self.store.record(ReturnNotebook(notebook=name, actor=ACTOR, why=WHY))
                 if isinstance(outcome, Recorded):
                     log.info("slice %s was returned: %s", name, WHY)
+                self._ended = [record for record in self._ended if record.notebook.id != name]
         self._hold_without_group(now)
         return now + EVERY_MS
+
+    def _requestable(self, now: int) -> list[NotebookRecord]:
+        """The ended slices that their servers may request again, without those that were requested since."""
+        if self._ended_at is None or not self._ended_at <= now < self._ended_at + ENDED_EVERY_MS:
+            self._ended, self._ended_at = self.view.store.requestable_notebooks(), now
+        return [record for record in self._ended if record.notebook.id not in self.view.mirror.notebooks]
 
     def _hold_without_group(self, now: int) -> None:
         """Hold each waiting job whose user was in no group, in two lists, that gave one of its data."""
@@ -87,16 +100,18 @@ class Reconciliation:
         return found
 
     def missing(
-        self, live: Iterable[NotebookRecord], names: dict[str, str], servers: Iterable[Server], now: int
+        self, found: Iterable[NotebookRecord], names: dict[str, str], servers: Iterable[Server], now: int
     ) -> list[str]:
-        """Count the slices whose server is not in this list of the hub. Returns the ids of those to return."""
+        """Count the slices whose server is not in this list of the hub. Returns the ids of those to return.
+
+        An ended slice of a user whose name was erased has no server.
+        """
         running = {(server.user, server.name) for server in servers if server.active}
         missing = [
             record.notebook.id
-            for record in live
-            if record.notebook.state not in NOTEBOOK_FINAL
-            and record.notebook.user in names
-            and (names[record.notebook.user], record.server) not in running
+            for record in found
+            if (record.notebook.user in names or record.ended_at is not None)
+            and (names.get(record.notebook.user), record.server) not in running
             and now - record.notebook.requested_at >= self._grace_ms
         ]
         self._missed = {name: self._count(name, now) for name in missing}

@@ -141,8 +141,14 @@ def _matches(table: Table[R], where: Where, row: R) -> bool:
         and all(any(value[column](row) in values for column, values in one.items()) for one in where.either)
         and all((at := value[column](row)) is not None and at >= least for column, least in where.at_least.items())
         and all((at := value[column](row)) is not None and at < bound for column, bound in where.below.items())
-        and (not where.text or any(_has_text(value[column](row), *text) for column, text in where.text.items()))
+        and (not where.text or any(_has_text(_text(table, column, row), *text) for column, text in where.text.items()))
     )
+
+
+def _text(table: Table[R], column: str, row: R) -> str:
+    """A field as the text that a database stores; empty for NULL."""
+    value, codec = table.fields[column](row), table.codecs.get(column)
+    return str(value or "") if codec is None or value is None else str(codec.encode(value))
 
 
 def _has_text(value: str, text: str, at_start: bool) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from ..core.model import NotebookState
+from ..core.reason_codes import ReasonCode
 from ..core.samples import DeviceSample
 from .database import tables
 from .database.position import has_position, position_of
@@ -37,6 +38,11 @@ from .writes.usage import job_starts, usage_between
 R = TypeVar("R")
 ALL = Page(limit=2**31 - 1)
 ANY = Where()
+MAY_REQUEST_AGAIN = (
+    Where(text={"reason": (ReasonCode.SLICE_RELEASED.value, False)}),
+    Where(among={"state": [NotebookState.REFUSED.value]}, at_least={"booked_at": 0}),
+)
+"""Conditions of which one holds for each ended slice that its server may request again."""
 
 
 class StoreQueries:
@@ -202,6 +208,13 @@ class StoreQueries:
         among = {"state": [state.value for state in states]} if states else {}
         at_least = {} if ended_since is None else {"ended_at": ended_since}
         return self._list(tables.NOTEBOOKS, page, Where(among=among, at_least=at_least))
+
+    def requestable_notebooks(self) -> list[NotebookRecord]:
+        """The ended slices that their servers may request again, in any order; it looks at every notebook."""
+        with self._rows.reading() as scope:
+            keys = [key for where in MAY_REQUEST_AGAIN for key in scope.pick(tables.NOTEBOOKS, ("id",), where)]
+            found = scope.get_many(tables.NOTEBOOKS, keys)
+        return [record for record in found.values() if record.ended_at is not None and record.may_request_again]
 
     def notifications(
         self, channel: str, *, pending: bool = False, page: Page = FIRST_PAGE

@@ -11,14 +11,17 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu_quota.core.model import NotebookState
-from jupyter_gpu_quota.core.plan import Reserve
+from jupyter_gpu_quota.core.plan import Lend, Refuse, Release, Reserve, Start
+from jupyter_gpu_quota.core.reason_codes import ReasonCode
+from jupyter_gpu_quota.core.reason_figures import reason_from
 from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.store.database.tables import Head
 from jupyter_gpu_quota.store.database.unit_of_work import UnitOfWork
 from jupyter_gpu_quota.store.records.calls import AuditFilter, JobFilter, Page
-from jupyter_gpu_quota.store.records.commands import KeepBundle, ReturnNotebook
+from jupyter_gpu_quota.store.records.commands import KeepBundle, RequestSliceAgain, ReturnNotebook
 from jupyter_gpu_quota.store.records.rows import AuditRow
 from jupyter_gpu_quota.store.transactions import MAX_TRANSACTIONS, Store
+from jupyter_gpu_quota.store.writes import retention
 from jupyter_gpu_quota.store.writes.audit_chain import verify
 from tests.store.worlds import DEVICES, KINDS, NODE, T0, WITHIN, World, opened, placements, submit
 
@@ -246,6 +249,39 @@ def _ended(world: World, *jobs: str) -> None:
         world.run(job, "d0")
         world.see(world.gone(job, 0))
     world.now += 1
+
+
+OVER_QUOTA = reason_from(ReasonCode.ABOVE_NOTEBOOK_QUOTA, (("quota_milli", 100),))
+
+
+def test_notebooks_that_may_request_their_slices_again_stay_and_hide_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "JOBS_AT_A_TIME", 1)
+    for name in ("released", "refused", "ended"):
+        world.ask_notebook(name, server=name)
+        parts = placements("d0", milli=125)
+        world.committed(Start(workload=name, attempt=0, placements=parts, borrower=False, reason=WITHIN))
+        if name != "ended":
+            world.committed(Lend(workload=name, reason=reason_from(ReasonCode.LENT_WHILE_IDLE)))
+            world.committed(Release(workload=name, reason=reason_from(ReasonCode.SLICE_RELEASED)))
+    world.record(RequestSliceAgain(notebook="refused", actor="bob"))
+    world.committed(Refuse(workload="refused", reason=OVER_QUOTA))
+    world.ask_notebook("never booked", server="other")
+    world.committed(Refuse(workload="never booked", reason=OVER_QUOTA))
+    world.now += 1
+    world.record(ReturnNotebook(notebook="ended", actor="system:hub", why="stop"))
+
+    def left() -> set[str]:
+        for _ in range(4):
+            world.store.forget(now=world.now, jobs_ended_before=world.now + 1, samples_before=0)
+        return {record.notebook.id for record in world.store.notebooks()[0]}
+
+    stay = {"released", "refused"}
+    assert {record.notebook.id for record in world.store.requestable_notebooks()} == stay == left()
+    for name in stay:
+        world.record(ReturnNotebook(notebook=name, actor="system:hub", why="stop"))
+    assert world.store.requestable_notebooks() == [] and left() == set()
 
 
 def test_old_samples_go_and_the_newest_of_each_device_stays_known(store: Store) -> None:

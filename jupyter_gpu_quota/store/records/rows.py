@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...core.frozen import fast_frozen
-from ...core.model import Allocation, Device, Job, Node, Notebook, Policy, Reservation
-from ...core.reason_codes import SERVER_STOPPED
+from ...core.model import Allocation, Device, Job, Node, Notebook, NotebookState, Policy, Reservation
+from ...core.reason_codes import SERVER_STOPPED, ReasonCode
 from ...core.reasons import ByUser, Reason
 from .commands import JobSpec
 
@@ -101,6 +101,13 @@ class NotebookRecord:
     def is_stopped(self) -> bool:
         """Whether the service decided that the notebook's server is stopped."""
         return self.reason is not None and self.reason.code in SERVER_STOPPED
+
+    @property
+    def may_request_again(self) -> bool:
+        """Whether the server of an ended slice still runs: the slice was released, or refused when requested again."""
+        released = self.reason is not None and self.reason.code is ReasonCode.SLICE_RELEASED
+        refused = self.notebook.state is NotebookState.REFUSED and self.booked_at is not None
+        return released or refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

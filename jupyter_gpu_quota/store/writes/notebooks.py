@@ -9,7 +9,6 @@ from ...core.idle.state_document import from_document
 from ...core.idle.state_machine import Stopping
 from ...core.lifecycle import next_notebook_state
 from ...core.model import Activity, Notebook, NotebookState
-from ...core.reason_codes import ReasonCode
 from ...core.reasons import Reason, StoppedIdle
 from ..database.tables import NOTEBOOKS
 from ..database.unit_of_work import UnitOfWork
@@ -81,7 +80,7 @@ def return_notebook(work: UnitOfWork, request: ReturnNotebook) -> Recorded:
         raise Refused.unknown("notebook slice", request.notebook)
     if record.ended_at is None:
         _end_notebook(work, record, request.actor, request.why)
-    elif _may_request_again(record):
+    elif record.may_request_again:
         ended = replace(record.notebook, state=NotebookState.RETURNED)
         work.put(NOTEBOOKS, replace(record, notebook=ended, reason=None, changed=work.stamp()))
         _audit_return(work, record, request.actor, request.why)
@@ -118,7 +117,7 @@ def request_slice_again(work: UnitOfWork, request: RequestSliceAgain) -> Recorde
     record = work.get(NOTEBOOKS, (request.notebook,))
     if record is not None and record.ended_at is None:
         return work.recorded(request.notebook, existed=True)
-    if record is None or not _may_request_again(record):
+    if record is None or not record.may_request_again:
         raise Refused("ended", "This notebook's server has ended, so its slice cannot be requested again.")
     if any(other.server == record.server for other in work.find(NOTEBOOKS, "user", [record.notebook.user])):
         raise Refused("ended", "A newer start of this server has its own slice; nothing was requested.")
@@ -132,13 +131,6 @@ def request_slice_again(work: UnitOfWork, request: RequestSliceAgain) -> Recorde
     work.put(NOTEBOOKS, replace(record, notebook=queued, reason=None, ended_at=None, changed=work.stamp()))
     _audit_request(work, request.actor, "notebook.ask_again", queued, record.server)
     return work.recorded(request.notebook)
-
-
-def _may_request_again(record: NotebookRecord) -> bool:
-    """Whether the server of an ended slice still runs: the slice was released, or refused when requested again."""
-    released = record.reason is not None and record.reason.code is ReasonCode.SLICE_RELEASED
-    refused = record.notebook.state is NotebookState.REFUSED and record.booked_at is not None
-    return released or refused
 
 
 def record_memory_enforcement(work: UnitOfWork, request: RecordMemoryEnforcement) -> Recorded:

@@ -45,13 +45,14 @@ def forget_jobs(
     """Remove some jobs and notebooks that ended before an instant, with all their rows.
 
     Returns the jobs' ids, and whether some of the first ``at_most`` jobs are left. One with very many ranks loses these
-    in several transactions. Their allocations were removed before: the hours of those need their owners.
+    in several transactions. Their allocations were removed before: the hours of those need their owners. Notebooks
+    whose servers may request their slices again stay.
     """
     ended = [record for record in work.ended(tables.JOBS, ended_before, at_most) if record.job.id not in kept]
     jobs = _first_of(ended)
     if len(jobs) == 1 and _forget_ranks(work, jobs[0]):
         return [], True
-    notebooks = [record.notebook.id for record in work.ended(tables.NOTEBOOKS, ended_before, JOBS_AT_A_TIME)]
+    notebooks = _ended_notebooks(work, ended_before)
     for rank in work.find(tables.RANKS, "job", jobs):
         work.delete(tables.RANKS, tables.RANKS.key(rank))
     for row in work.find(tables.IDEMPOTENCY, "job", jobs):
@@ -98,6 +99,17 @@ def _forget_ranks(work: UnitOfWork, job: str) -> bool:
     for rank in ranks:
         work.delete(tables.RANKS, tables.RANKS.key(rank))
     return count > len(ranks)
+
+
+def _ended_notebooks(work: UnitOfWork, before: int) -> list[str]:
+    """Some notebooks to remove. Those that stay ended first, and must not fill the page."""
+    limit = JOBS_AT_A_TIME
+    while True:
+        ended = work.ended(tables.NOTEBOOKS, before, limit)
+        due = [record.notebook.id for record in ended if not record.may_request_again]
+        if due or len(ended) < limit:
+            return due[:JOBS_AT_A_TIME]
+        limit *= 2
 
 
 def forget_samples(rows: Rows, writer: threading.Lock, before: int, usage_before: int) -> bool:

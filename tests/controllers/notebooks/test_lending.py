@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.controllers.reconciliation import Reconciliation
 from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Health, JobState, NotebookState
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.records.activity import WakeNotebook
 from tests.api.world import QUOTA, ServiceWorld, build_devices, service_world, train_devices
-from tests.controllers.setups.notebook import IDLE, NOW, SECOND, Watched
+from tests.controllers.setups.notebook import IDLE, MINUTE, NOW, SECOND, Watched
 from tests.patience import until
 
 LENDS = QUOTA.replace("uses: [notebook]", "uses: [notebook, training]") + IDLE.replace("MODE", "reclaim").replace(
@@ -433,6 +434,55 @@ def test_no_slice_is_requested_after_the_server_ended(notebook: Lent, when: str)
     refused = notebook.wake()
     assert (refused.status, refused.json["reason"]) == (409, "ended")
     assert notebook.state is NotebookState.RETURNED
+
+
+RUNS = {"": {"name": "", "ready": True, "stopped": False}}
+
+
+def after_retention(notebook: Lent, reconciler: Reconciliation) -> bool:
+    """Two lists of the hub and retention, a month later. Returns whether the slice was removed."""
+    notebook.now += 31 * 24 * 60 * MINUTE
+    for _ in range(2):
+        notebook.now += MINUTE
+        notebook.world.controllers.turn(reconciler)
+    notebook.world.store.forget(now=notebook.now, jobs_ended_before=notebook.now, samples_before=0)
+    return notebook.world.store.notebook(notebook.id) is None
+
+
+def test_a_released_slice_is_kept_while_its_server_runs(notebook: Lent) -> None:
+    released(notebook)
+    notebook.world.hub.users["bob"].servers = RUNS
+    reconciler = notebook.world.controllers.factory.reconciliation()
+    assert not after_retention(notebook, reconciler)
+    assert notebook.wake().json["state"] == "waiting"
+    notebook.decide()
+    assert notebook.wake().json["state"] == "ready"
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["a user of the hub", "a user whose name was erased"])
+def test_a_released_slice_whose_server_is_gone_ends_and_is_removed(notebook: Lent, is_known: bool) -> None:
+    released(notebook)
+    reconciler = notebook.world.controllers.factory.reconciliation()
+    notebook.world.hub.users["bob"].servers = {}
+    if not is_known:
+        assert notebook.world.store.erase_name(notebook.record.notebook.user, actor="ann", now=notebook.now)
+    assert after_retention(notebook, reconciler)
+    assert notebook.audited()[-1] == "notebook.return"
+
+
+def test_a_released_slice_that_was_requested_again_is_returned_once(notebook: Lent) -> None:
+    """Its server ends after ended slices were read, and before they are read again."""
+    released(notebook)
+    notebook.world.hub.users["bob"].servers = RUNS
+    reconciler = notebook.world.controllers.factory.reconciliation()
+    notebook.world.controllers.turn(reconciler)
+    notebook.wake()
+    notebook.decide()
+    notebook.world.hub.users["bob"].servers = {}
+    for _ in range(4):
+        notebook.now += MINUTE + 1
+        notebook.world.controllers.turn(reconciler)
+    assert notebook.state is NotebookState.RETURNED and notebook.audited().count("notebook.return") == 1
 
 
 def test_the_newest_start_of_a_server_has_the_slice(notebook: Lent) -> None:
