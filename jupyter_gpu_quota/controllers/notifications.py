@@ -52,6 +52,9 @@ JOBS_AT_ONCE = 100
 """Jobs whose messages are queued in one transaction: other writers wait for it."""
 
 CHECK_EVERY_MS = 2_000
+CURSOR_EVERY_MS = 300_000
+"""How often the version is stored without a message: a controller that takes over reads all that changed since."""
+
 CHANNELS = ("webhook", "mail")
 PENDING_PAGE = Page(limit=1_000)
 CURSOR = "cursor"
@@ -176,8 +179,8 @@ class JobNotifications:
     """Queues the messages about jobs. ``defaults`` are the events of a job whose owner chose none.
 
     It reads the jobs that changed. The id of a message names the job, the attempt and the event, so that a repeated run
-    queues nothing twice. The version up to which it has read is stored with the last of them; a controller that takes
-    over continues there.
+    queues nothing twice. The version up to which it has read is stored with the last of them, and in the first run and
+    every few minutes without one; a controller that takes over continues there.
     """
 
     name = "notifications.jobs"
@@ -186,22 +189,30 @@ class JobNotifications:
         self.view, self.store, self.channels, self.defaults = view, store, channels, defaults
         self._version: int | None = None
         """The version up to which jobs were read; None before the first run."""
+        self._stored = (0, 0)
+        """The version that is stored, and when this controller stored it."""
 
     def run_once(self, now: int) -> int:
         """Queue the messages of the jobs that changed since the last run. Returns when to run again."""
         if self._version is None:
             self._version = self._stored_version()
+            self._stored = (self._version, 0)
         changes = self.view.changes(self._version) if self._version else None
         version = self.view.version() if changes is None else changes.version
         requests = [] if changes is None else [*self._requests(changes.jobs, now)]
         while len(requests) > JOBS_AT_ONCE:
             self.store.record(*requests[:JOBS_AT_ONCE])
             del requests[:JOBS_AT_ONCE]
-        if requests or changes is None:
+        if requests or changes is None or self._is_store_due(version, now):
             note = Note(kind="job_events", subject=CURSOR, at=now, document={"version": version})
             self.store.record(*requests, KeepNotes(notes=(note,)))
+            self._stored = (version, now)
         self._version = version
         return now + CHECK_EVERY_MS
+
+    def _is_store_due(self, version: int, now: int) -> bool:
+        stored, at = self._stored
+        return version != stored and not at <= now < at + CURSOR_EVERY_MS
 
     def _stored_version(self) -> int:
         """The version up to which an earlier run read; 0 if there was none: past events send no notification."""

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from jupyter_gpu_quota.controllers import notifications
-from jupyter_gpu_quota.controllers.notifications import USEFUL_MS, ChannelSender, JobNotifications
+from jupyter_gpu_quota.controllers.notifications import CURSOR_EVERY_MS, USEFUL_MS, ChannelSender, JobNotifications
 from jupyter_gpu_quota.notifications.document import body, schema
 from jupyter_gpu_quota.notifications.job_message import JOB_EVENTS, JobMessage
 from jupyter_gpu_quota.notifications.message import subject, text
@@ -124,6 +124,38 @@ def test_the_messages_of_many_jobs_are_queued_in_parts(world: ServiceWorld, monk
     assert notified.round() == ["job_ended"] * 5
     notified.take_over()
     assert notified.round() == []
+
+
+def test_the_version_is_stored_without_messages_in_the_first_run_and_every_few_minutes(world: ServiceWorld) -> None:
+    begin, notified = world.hold_clock(), Notified(world)
+    for since, is_stored in ((0, False), (CURSOR_EVERY_MS - 1, False), (CURSOR_EVERY_MS, True)):
+        set_clock(world, begin + since)
+        world.submit(notify=[])
+        assert notified.round() == []
+        assert (stored_version(world) == world.store.version()) is is_stored
+    world.submit(notify=[])
+    notified.take_over()
+    assert notified.round() == []
+    assert stored_version(world) == world.store.version(), "also where controllers change every minute"
+
+
+def set_clock(world: ServiceWorld, instant: int) -> None:
+    world.clock = lambda: instant
+
+
+def stored_version(world: ServiceWorld) -> object:
+    (note,) = world.store.notes("job_events")
+    return note.document["version"]
+
+
+def test_a_version_that_did_not_grow_is_not_stored_again(world: ServiceWorld) -> None:
+    begin, notified = world.hold_clock(), Notified(world)
+    (note,) = world.store.notes("job_events")
+    set_clock(world, begin + CURSOR_EVERY_MS)
+    notified.round()
+    notified.take_over()
+    notified.round()
+    assert world.store.notes("job_events") == [note]
 
 
 def test_a_job_that_ended_while_no_controller_ran_is_notified(world: ServiceWorld) -> None:
