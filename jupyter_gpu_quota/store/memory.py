@@ -87,11 +87,12 @@ class _MemoryScope:
         rows.sort(key=lambda row: [table.fields[column](row) for column in table.order], reverse=True)
         return rows[page.offset : page.offset + page.limit], len(rows)
 
-    def ended(self, table: Table[R], before: int, limit: int) -> list[R]:
+    def ended(self, table: Table[R], before: int, limit: int, after: tuple[int, str] | None = None) -> list[R]:
         ended_of = table.fields[table.ended or ""]
         rows = [(ended_of(row), key, row) for key, row in self._tables[table.name].rows.items()]
         rows = sorted(one for one in rows if one[0] is not None and one[0] < before)
-        return [row for _, _, row in rows[:limit]]
+        behind = None if after is None else (after[0], (after[1],))
+        return [row for at, key, row in rows if behind is None or (at, key) > behind][:limit]
 
     def ended_after(
         self, table: Table[R], after: tuple[int, str], column: str, values: Sequence[Value], limit: int

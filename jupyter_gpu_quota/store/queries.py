@@ -164,10 +164,10 @@ class StoreQueries:
         """How many jobs of a user are queued, paused or held."""
         return self._list(tables.JOBS, Page(limit=0), waiting_of(user))[1]
 
-    def ended_jobs(self, before: int) -> list[str]:
-        """The ids of at most 1,000 jobs that ended before an instant: the next ``forget`` removes no other ones."""
+    def ended_jobs(self, before: int, after: tuple[int, str] | None = None) -> list[JobRecord]:
+        """At most 1,000 jobs that ended before an instant, and after a position: an end and an id."""
         with self._rows.reading() as scope:
-            return [record.job.id for record in scope.ended(tables.JOBS, before, JOBS_AT_A_TIME)]
+            return scope.ended(tables.JOBS, before, JOBS_AT_A_TIME, after)
 
     def ended_of(self, projects: Sequence[str], after: tuple[int, str], limit: int) -> list[JobRecord]:
         """At most ``limit`` jobs of these projects whose end and id are above ``after``, those that ended first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
@@ -40,7 +40,7 @@ from .writes.commit import commit_chunk
 from .writes.observe import observe_facts
 from .writes.recovery import recover
 from .writes.requests import record_all
-from .writes.retention import JOBS_AT_A_TIME, forget_allocations, forget_jobs, forget_samples
+from .writes.retention import forget_allocations, forget_jobs, forget_samples
 from .writes.usage import Tally, add_use
 
 MAX_FACTS = MAX_SAMPLES = 500
@@ -271,28 +271,28 @@ class Store(StoreQueries):
 
     def forget(
         self, *, now: int, jobs_ended_before: int, samples_before: int, usage_before: int = 0,
-        kept: Container[str] = (),
+        jobs: Sequence[str] | None = None,
     ) -> list[str]:  # fmt: skip
         """Remove old jobs with their rows, samples and hours of use; returns the ids of the jobs. Audit rows stay.
 
-        The jobs in ``kept`` stay, too. At most 1,000 jobs, 10,000 ranks and some 100,000 samples at a time, and no job
-        while allocations that ended before the instant are left: call again.
+        ``jobs``: those to remove, at most 1,000; None: the first 1,000 that ended. Removes at most 10,000 ranks and
+        some 100,000 samples, and no job while allocations that ended before the instant are left: call again.
         """
-        jobs = list[str]()
+        found = [record.job.id for record in self.ended_jobs(jobs_ended_before)] if jobs is None else jobs
+        removed = list[str]()
         for _ in range(MAX_TRANSACTIONS):
             with self._writing(now) as work:
                 if forget_allocations(work, jobs_ended_before):
                     continue
-                # the limit is that of all transactions: the caller knows the first jobs, and no others
-                removed, are_left = forget_jobs(work, jobs_ended_before, kept, JOBS_AT_A_TIME - len(jobs))
-            jobs += removed
+                some, are_left = forget_jobs(work, found, jobs_ended_before)
+            removed += some
             if not are_left:
                 break
         for _ in range(MAX_TRANSACTIONS):
             if not forget_samples(self._rows, self._writer, samples_before, usage_before):
                 break
         self._unsettled |= not self._rows.settle()  # also for rows that a process deleted just before it was killed
-        return jobs
+        return removed
 
     def close(self) -> None:
         self._rows.close()

@@ -146,6 +146,24 @@ def test_a_job_whose_files_cannot_be_removed_keeps_its_rows(caplog: pytest.LogCa
     assert site.world.store.job("old") is None and executor.forgotten == ["old"]
 
 
+def test_jobs_whose_files_cannot_be_removed_delay_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("store.queries", "controllers.retention"):
+        monkeypatch.setattr(f"jupyter_gpu_quota.{module}.JOBS_AT_A_TIME", 1)
+    site = Site()
+    site.world.store.record([ChangeJob(job="new", actor="bob", change="cancel")], now=site.world.now)
+    site.world.now += 31 * DAY_MS
+    site.leadership.renew(site.world.now)
+    site.world.executor.unforgettable["old"] = "cluster west is left out"
+    retention = site.retention()
+    for _ in range(2):
+        retention.run_once(site.world.now)
+    assert site.world.store.job("new") is None and site.world.store.job("old") is not None
+    site.world.executor.unforgettable.clear()
+    for _ in range(2):
+        retention.run_once(site.world.now)
+    assert site.world.store.job("old") is None
+
+
 def test_a_job_that_may_still_run_keeps_its_rows(tmp_path: Path) -> None:
     site = Site()
     status = tmp_path / "jobs" / "old" / "attempts" / "1" / "rank-0" / "status.json"

@@ -228,18 +228,26 @@ def test_jobs_with_many_ranks_are_removed_in_several_short_transactions_and_call
     assert world.audited()[-2:] == ["retention retention"] * 2 and isinstance(world.store.audit_verify(), int)
 
 
-def test_one_call_removes_no_job_but_the_first_ones_which_the_caller_knows(
+def test_one_call_removes_no_jobs_but_those_that_the_caller_names(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The backend removed the files of these, and not yet those of the others."""
     monkeypatch.setattr("jupyter_gpu_quota.store.writes.retention.RANKS_AT_A_TIME", 2)
-    for module in ("transactions", "queries"):
-        monkeypatch.setattr(f"jupyter_gpu_quota.store.{module}.JOBS_AT_A_TIME", 3)
     _ended(world, "j1", "j2", "j3", "j4")
-    known = world.store.ended_jobs(world.now)
-    assert known == ["j1", "j2", "j3"]
-    removed = world.store.forget(now=world.now, jobs_ended_before=world.now, samples_before=0, kept={"j2"})
-    assert removed == ["j1", "j3"] and world.store.job("j4") is not None
+    world.submit("queued")
+    found = ["j1", "j3", "queued", "unknown"]
+    assert world.store.forget(now=world.now, jobs_ended_before=world.now, samples_before=0, jobs=found) == ["j1", "j3"]
+    assert all(world.store.job(job) is not None for job in ("j2", "j4", "queued"))
+
+
+def test_ended_jobs_are_read_after_a_position(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jupyter_gpu_quota.store.queries.JOBS_AT_A_TIME", 2)
+    _ended(world, "j1", "j2", "j3", "j4")
+    first = world.store.ended_jobs(world.now)
+    last = first[-1].ended_at
+    assert last is not None
+    second = world.store.ended_jobs(world.now, (last, "j2"))
+    assert [record.job.id for record in (*first, *second)] == ["j1", "j2", "j3", "j4"]
 
 
 def _ended(world: World, *jobs: str) -> None:

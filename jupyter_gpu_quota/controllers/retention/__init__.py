@@ -15,6 +15,7 @@ from ...backends.protocol import JobBackend
 from ...store.reads.quota_revision import InForce, in_force
 from ...store.records.commands import ForgetBundles, ForgetGone
 from ...store.transactions import Store
+from ...store.writes.retention import JOBS_AT_A_TIME
 from ..leadership.lease import Leadership
 from .output_retention import OutputRetention
 
@@ -59,6 +60,8 @@ class Retention:
         self._outputs = OutputRetention(store, jobs, leadership)
         self._found: tuple[int, InForce] | None = None
         self._why_kept = ""
+        self._after: tuple[int, str] | None = None
+        """The last job of the last run, by its end and id; None: the next run begins with the first."""
 
     def run_once(self, now: int) -> int:
         """Remove what is due, at most 1,000 jobs. Raises LeaseLost and StoreUnavailable.
@@ -72,12 +75,12 @@ class Retention:
         ended_before = now - max(self.times.jobs_ms, self._past_use_ms(), keeps_ms)
         if found and found.fault:
             ended_before = 0
-        kept = self._forget_files(self.store.ended_jobs(ended_before))
+        jobs = self._forget_files(self._next_jobs(ended_before))
         self.leadership.check()
         forgotten = self.store.forget(
             now=now,
             jobs_ended_before=ended_before,
-            kept=kept,
+            jobs=jobs,
             samples_before=now - self.times.samples_ms,
             usage_before=now - self.times.usage_ms,
         )
@@ -101,8 +104,15 @@ class Retention:
             self.store.record([ForgetBundles(bundles=gone, kept_before=now)], now=now, lease=self.leadership.lease)
         self._bundles_at = now + (EVERY_MS if len(gone) == BUNDLES_AT_A_TIME else BUNDLES_EVERY_MS)
 
-    def _forget_files(self, jobs: Sequence[str]) -> dict[str, str]:
-        """Have the backend remove the data of jobs. Returns why those of some jobs cannot be removed now."""
+    def _next_jobs(self, ended_before: int) -> list[str]:
+        """The jobs to remove that follow those of the last run, or the first: jobs that stay delay no others."""
+        found = self.store.ended_jobs(ended_before, self._after)
+        last = found[-1] if len(found) == JOBS_AT_A_TIME else None
+        self._after = None if last is None or last.ended_at is None else (last.ended_at, last.job.id)
+        return [record.job.id for record in found]
+
+    def _forget_files(self, jobs: Sequence[str]) -> list[str]:
+        """Have the backend remove the data of jobs. Returns the jobs without data; the others stay for now."""
         kept = dict[str, str]()
         for job in jobs:
             try:
@@ -113,7 +123,7 @@ class Retention:
         if why and why != self._why_kept:
             log.warning("%d ended jobs stay until their files can be removed: %s", len(kept), why)
         self._why_kept = why
-        return kept
+        return [job for job in jobs if job not in kept]
 
     def _in_force(self) -> InForce | None:
         """The quota file in force, read and logged once for each revision."""

@@ -134,9 +134,12 @@ class SqlScope:
         count = select(func.count()).select_from(_sql(table)).where(*conditions)
         return self._rows(table, query), self._connection.execute(count).scalar_one()
 
-    def ended(self, table: Table[R], before: int, limit: int) -> list[R]:
-        ended, *keys = [_sql(table).c[name] for name in (table.ended or "", *table.keys)]
-        return self._rows(table, SELECTS[table.name].where(ended < before).order_by(ended, *keys).limit(limit))
+    def ended(self, table: Table[R], before: int, limit: int, after: tuple[int, str] | None = None) -> list[R]:
+        order = [_sql(table).c[name] for name in (table.ended or "", *table.keys)]
+        query = SELECTS[table.name].where(order[0] < before)
+        if after is not None:
+            query = query.where(tuple_(*order) > tuple_(*after))
+        return self._rows(table, query.order_by(*order).limit(limit))
 
     def ended_after(
         self, table: Table[R], after: tuple[int, str], column: str, values: Sequence[Value], limit: int

@@ -379,16 +379,16 @@ class Scope(Protocol):
     def listing(self, table: Table[R], where: Where, page: Page) -> tuple[list[R], int]:
         """One page, newest first, and how many there are in all."""
 
-    def ended(self, table: Table[R], before: int, limit: int) -> list[R]:
-        """Rows that ended before an instant, at most ``limit`` of them, those that ended first."""
+    def ended(self, table: Table[R], before: int, limit: int, after: tuple[int, str] | None = None) -> list[R]:
+        """At most ``limit`` rows that ended before an instant and after a position, those that ended first.
+
+        Their order, and that of positions, is the end in ms, then the key.
+        """
 
     def ended_after(
         self, table: Table[R], after: tuple[int, str], column: str, values: Sequence[Value], limit: int
     ) -> list[R]:
-        """At most ``limit`` rows that ended after the position ``after``, with ``column`` in ``values``.
-
-        Their order, and that of positions, is the end in ms, then the key.
-        """
+        """At most ``limit`` rows that ended after a position, in its order, with ``column`` in ``values``."""
 
     def distinct(self, table: Table[R], column: str) -> set[Value]: ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Container, Iterable
+from collections.abc import Iterable, Sequence
 
 from ..database import tables
 from ..database.tables import Rows, Where
@@ -39,16 +39,16 @@ def forget_allocations(work: UnitOfWork, ended_before: int) -> bool:
     return bool(keys)
 
 
-def forget_jobs(
-    work: UnitOfWork, ended_before: int, kept: Container[str] = (), at_most: int = JOBS_AT_A_TIME
-) -> tuple[list[str], bool]:
-    """Remove some jobs and notebooks that ended before an instant, with all their rows.
+def forget_jobs(work: UnitOfWork, found: Sequence[str], ended_before: int) -> tuple[list[str], bool]:
+    """Remove some of the jobs that were found, and some notebooks, which ended before an instant, with all their rows.
 
-    Returns the jobs' ids, and whether some of the first ``at_most`` jobs are left. One with very many ranks loses these
-    in several transactions. Their allocations were removed before: the hours of those need their owners. Notebooks
-    whose servers may request their slices again stay.
+    Returns the jobs' ids, and whether some of these jobs are left. One with very many ranks loses these in several
+    transactions. Their allocations were removed before: the hours of those need their owners. Notebooks whose servers
+    may request their slices again stay.
     """
-    ended = [record for record in work.ended(tables.JOBS, ended_before, at_most) if record.job.id not in kept]
+    work.fetch(tables.JOBS, [(id,) for id in found])
+    records = [record for id in found if (record := work.get(tables.JOBS, (id,))) is not None]
+    ended = [record for record in records if record.ended_at is not None and record.ended_at < ended_before]
     jobs = _first_of(ended)
     if len(jobs) == 1 and _forget_ranks(work, jobs[0]):
         return [], True
