@@ -56,6 +56,32 @@ def test_rows_that_are_written_meanwhile_are_listed_once() -> None:
     assert len(found) == len(set(found)) and {f"J{number}" for number in range(450)} <= set(found)
 
 
+def test_items_without_an_identity_are_read_once_while_their_figures_change() -> None:
+    rows = [{"name": f"d{number}", "milli_s": 0} for number in range(450)]
+
+    class Usage(ChangingRows):
+        def json_of(self, call: Call) -> Any:
+            window = cast(dict[str, int], call.query)
+            self.requests += 1
+            items = [row | {"milli_s": self.requests} for row in rows[window["offset"] :][: window["limit"]]]
+            return {"items": items, "_pagination": {"total": len(rows)}}
+
+    connection = Usage([], lambda rows: None)
+    found = [item["name"] for page in pages(cast(Connection, connection), "usage", {}, None) for item in page["items"]]
+    assert found == [row["name"] for row in rows] and connection.requests == 3
+
+
+@pytest.mark.parametrize("limit", [PAGE + 1, PAGE + 2, 2 * PAGE])
+def test_a_limit_is_reached_although_rows_leave(limit: int) -> None:
+    def leave(rows: list[str]) -> None:
+        if len(rows) == 900:
+            del rows[:PAGE]
+
+    connection = ChangingRows([f"J{number}" for number in range(900)], leave)
+    assert len(set(read(connection, limit))) == limit
+    assert connection.requests < 6
+
+
 @pytest.mark.parametrize("limit", [1, 2, PAGE, PAGE + 1, 449, 450, 451])
 def test_a_limit_is_kept(limit: int) -> None:
     connection = ChangingRows([f"J{number}" for number in range(450)], lambda rows: None)
