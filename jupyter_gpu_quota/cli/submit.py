@@ -182,8 +182,12 @@ def _bytes_text(size: int) -> str:
 
 
 def _is_quoted(word: str, directory: str) -> bool:
-    """Whether a command of one word has several, and is no notebook and no program of the folder."""
-    return len(word.split()) > 1 and not word.endswith(".ipynb") and not Path(directory, word).exists()
+    """Whether a command of one word has several, and is no notebook, no absolute path and no program of the folder."""
+    if len(word.split()) < 2 or word.endswith(".ipynb") or word.startswith("/"):
+        return False
+    with contextlib.suppress(OSError):  # of a word that is longer than a file name
+        return not Path(directory, word).exists()
+    return True
 
 
 def _variables(given: tuple[str, ...]) -> dict[str, str]:

@@ -119,7 +119,9 @@ class DelayedMessages:
         except Exception as error:  # no message waits for ever
             self.log.exception("jupyter_gpu_quota: kernel %s could not be woken", self.kernel_id)
             why = f"The kernel could not be woken ({error!r}). Run the cell again, or restart the kernel."
-        self._end_wait(why)
+        finally:
+            if self.waking is asyncio.current_task():  # else the wait has ended by an interrupt
+                self._end_wait(why)
 
     def _end_wait(self, why: str) -> None:
         """Send the delayed messages in their order, or answer each with the reason why not."""

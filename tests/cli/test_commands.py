@@ -28,6 +28,7 @@ from tests.client.fake_service import World
         pytest.param(["devices", "--url", "http://h", "remove", "d"], "--url stands before", id="an address"),
         pytest.param(["audit", "--project", "p", "verify"], "--project stands before", id="a filter"),
         pytest.param(["submit", "--", "python train.py"], "is one word", id="a command in quotes"),
+        pytest.param(["submit", "--", f"python {'x' * 300}"], "is one word", id="a long command in quotes"),
     ],
 )
 def test_a_wrong_value_ends_with_2_and_names_its_option(world: World, words: list[str], option: str) -> None:

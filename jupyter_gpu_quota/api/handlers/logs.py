@@ -160,6 +160,8 @@ class _Follower:
         self.rank, self.offset, self.only, self.attempt = rank, offset, attempt, attempt
         self.quiet_s = 0.0
         self.unread_since: float | None = None
+        self.given_up = 0
+        """The attempt whose log was ended without its rest."""
 
     async def run(self) -> None:
         while True:
@@ -204,9 +206,11 @@ class _Follower:
         """End the log of an attempt that has ended, and that could not be read for ``UNREAD_S``, with the reason."""
         now = time.monotonic()
         self.unread_since = self.unread_since or now
+        if self.given_up == self.attempt:
+            return True
         if _runs(record, self.attempt) or now - self.unread_since < UNREAD_S:
             return False
-        self.unread_since = None
+        self.given_up = self.attempt
         await self._send(Part(text=UNREAD.format(why=why), offset=self.offset, next_offset=self.offset))
         return True
 
@@ -215,7 +219,7 @@ class _Follower:
         if _runs(record, self.attempt):
             return False
         if not self.only and record.job.attempt > self.attempt:
-            self.attempt, self.offset = self.attempt + 1, 0
+            self.attempt, self.offset, self.unread_since = self.attempt + 1, 0, None
             return False
         return bool(self.only and self.attempt <= record.job.attempt) or record.job.state in FINAL
 

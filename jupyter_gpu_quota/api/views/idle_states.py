@@ -63,10 +63,11 @@ def _order(machine: Freeing, known: IdleState, now: int) -> FreeOrder | None:
     """The order to free the GPU of these kernels; None without a fresh note of the same decision.
 
     The decision is stored before its note, and an earlier note does not have the kernels that may be suspended. A
-    note in which they are unknown orders nothing either.
+    note in which they are unknown orders nothing either. A decision of the future is of before the clock was set back.
     """
     found = known.classification
-    if known.at < machine.at or not isinstance(found, Idle) or found.kernels != machine.kernels:
+    is_earlier = known.at < machine.at <= now + FRESH_MS
+    if is_earlier or not isinstance(found, Idle) or found.kernels != machine.kernels:
         return None
     if known.suspendable is None or not 0 <= now - known.at <= FRESH_MS:
         return None

@@ -124,6 +124,22 @@ def test_a_follower_of_an_ended_log_that_stays_unreadable_gets_the_reason(
     assert end == ("end", {"state": "succeeded", "attempt": 1})
 
 
+def test_the_reason_is_sent_once_while_no_attempt_follows(
+    world: ServiceWorld, cluster: ClusterLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "UNREAD_S", 0)
+    job, _ = running(world)
+    cluster.text = None
+    with world.stream(f"jobs/{job}/logs?follow=1") as events:
+        until(lambda: cluster.failed)
+        world.see_running(job, ended_at=world.clock(), exit_status=None, tree_gone=True)  # lost, and queued again
+        assert next(events)[1]["text"].startswith("[jupyter-gpu-quota] the rest of this log cannot be read")
+        failed = cluster.failed
+        until(lambda: cluster.failed > failed + 2)
+        assert world.post(f"jobs/{job}/actions/cancel").status == 200
+        assert next(events)[0] == "end"
+
+
 def test_a_follower_above_the_limit_of_reads_gets_the_whole_log(
     world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
