@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.backends.job_files.lost_starts import MAX_PAUSE_S, may_start
+from jupyter_gpu_quota.backends.job_files.lost_starts import MOST_LOST, may_start
 from jupyter_gpu_quota.backends.job_files.paths import bundle_file, rank_paths
 from jupyter_gpu_quota.backends.job_files.record_files import write_record
 from jupyter_gpu_quota.backends.local.jobs import supervisor
 from jupyter_gpu_quota.backends.local.jobs.executor import make_control, make_layout
 from jupyter_gpu_quota.backends.local.jobs.rank_process import TEMPORARY
-from jupyter_gpu_quota.backends.local.jobs.supervisor import LOST_WITHOUT_ACCOUNT, Supervisor
+from jupyter_gpu_quota.backends.local.jobs.supervisor import Supervisor
 from tests.backends.worlds import LocalWorld, is_root, order, passable_folder, shell
 from tests.patience import until
 
@@ -41,6 +41,14 @@ def lost(state_dir: Path, attempt: int, ended_at: int = 1) -> None:
     write_record(paths.status, {**status, "ended_at": ended_at}, durable=False)
 
 
+def began(state_dir: Path, attempt: int) -> None:
+    """Record an attempt whose command ran."""
+    paths = rank_paths(str(state_dir), "J", attempt, 0)
+    make_control(paths)
+    status = {"job": "J", "attempt": attempt, "rank": 0, "claimed_at": 1, "pid": 1, "tree_gone": True, "ended_at": 1}
+    write_record(paths.status, status, durable=False)
+
+
 def test_a_rank_whose_code_the_disk_does_not_return_is_lost_and_starts_again_after_a_pause(world: LocalWorld) -> None:
     bundle = Path(bundle_file(world.executor.bundles_dir, BUNDLE))
     bundle.parent.mkdir(parents=True)
@@ -59,11 +67,11 @@ def test_a_rank_whose_code_the_disk_does_not_return_is_lost_and_starts_again_aft
     assert world.until(lambda fact: fact.attempt == 2 and fact.tree_gone).exit_status == 0
 
 
-def prepared(state_dir: Path) -> Supervisor:
+def prepared(state_dir: Path, attempt: int = 1) -> Supervisor:
     """A supervisor of a rank that has not begun."""
-    world, paths = LocalWorld(state_dir), rank_paths(str(state_dir), "J", 1, 0)
+    world, paths = LocalWorld(state_dir), rank_paths(str(state_dir), "J", attempt, 0)
     make_control(paths)
-    found = Supervisor(world.executor._rank_order(shell("J", ""), 0, paths, None), paths, None)
+    found = Supervisor(world.executor._rank_order(shell("J", "", attempt=attempt), 0, paths, None), paths, None)
     world.executor.close()
     return found
 
@@ -106,7 +114,7 @@ def test_a_loss_that_a_full_disk_does_not_take_is_recorded_later(
 
 
 @pytest.mark.skipif(not is_root(), reason="another account needs root")
-@pytest.mark.parametrize("losses", [0, LOST_WITHOUT_ACCOUNT])
+@pytest.mark.parametrize("losses", [0, MOST_LOST])
 def test_a_missing_account_is_refused_after_several_attempts(world: LocalWorld, losses: int) -> None:
     for attempt in range(1, losses + 1):
         lost(world.state_dir, attempt)
@@ -117,9 +125,22 @@ def test_a_missing_account_is_refused_after_several_attempts(world: LocalWorld, 
     assert why and "no account 'no-such-account'" in why and why in world.log("J", losses + 1)
 
 
-@pytest.mark.parametrize(
-    ("losses", "pause_s"), [(0, 0), (1, 15), (2, 30), (3, 60), (4, 120), (5, 240), (6, MAX_PAUSE_S), (9, MAX_PAUSE_S)]
-)
+@pytest.mark.parametrize("losses", [MOST_LOST - 1, MOST_LOST])
+def test_a_failure_that_does_not_pass_fails_the_job_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, losses: int
+) -> None:
+    """Otherwise the job would hold its devices, and start no command, for ever."""
+    rank = prepared(tmp_path, attempt=losses + 1)
+    for attempt in range(1, losses + 1):
+        lost(tmp_path, attempt)
+    fail_to_prepare(monkeypatch, errno.EIO)
+    rank.run()
+    status = json.loads(Path(rank.paths.status).read_text())
+    assert status["exit_status"] == (126 if losses == MOST_LOST else None)
+    assert ("refused" in status) == (losses == MOST_LOST)
+
+
+@pytest.mark.parametrize(("losses", "pause_s"), [(0, 0), (1, 15), (2, 30), (3, 60), (4, 120), (9, 120)])
 def test_each_loss_doubles_the_pause_before_the_next_attempt(tmp_path: Path, losses: int, pause_s: int) -> None:
     make_layout(str(tmp_path))
     for attempt in range(2, losses + 2):
@@ -128,4 +149,6 @@ def test_each_loss_doubles_the_pause_before_the_next_attempt(tmp_path: Path, los
     assert may_start(state_dir, "J", after, NOW + 1000 * pause_s)
     assert may_start(state_dir, "J", after, NOW + 1000 * pause_s - 1) is (losses == 0)
     assert may_start(state_dir, "J", after, NOW - 1), "the clock was set back"
+    assert may_start(state_dir, "J", after + 1, NOW) is (losses == 0), "the attempt between did not begin"
+    began(tmp_path, after)
     assert may_start(state_dir, "J", after + 1, NOW), "another attempt ended otherwise"

@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...job_files.disk_use import Links, Measured, measure
-from ...job_files.lost_starts import lost_starts
+from ...job_files.lost_starts import MOST_LOST, lost_starts
 from ...job_files.paths import RankPaths, fence_file, rank_paths
 from ...job_files.pause_file import make_pause_file
 from ...job_files.rank_log import RotatingLog
@@ -82,9 +82,6 @@ SAVE_AGAIN_S = 1.0
 PIPE_BYTES = 1 << 20
 MAX_FAILURE_BYTES = 4096
 MAX_READS = 64
-LOST_WITHOUT_ACCOUNT = 4
-"""So many attempts in a row are lost where the account is not known; the next one is refused."""
-
 WROTE_TOO_MUCH = -signal.SIGXFSZ
 """The exit status of a job that wrote more than its limit: the signal of that name."""
 
@@ -174,13 +171,14 @@ class Supervisor:
 
     def end_before_start(self, error: Exception) -> dict[str, object]:
         """How a rank ends that could not be started: lost where another attempt may succeed, else refused."""
-        may_pass = is_temporary(error)
-        if isinstance(error, NoAccount):
-            lost = lost_starts(self.order["state_dir"], self.order["job"], self.order["attempt"])
-            may_pass = len(lost) < LOST_WITHOUT_ACCOUNT
-        if may_pass:
+        if (is_temporary(error) or isinstance(error, NoAccount)) and self.may_be_lost():
             return {"why_lost": str(error), "exit_status": None}
         return {"refused": str(error), "exit_status": CANNOT_RUN}
+
+    def may_be_lost(self) -> bool:
+        """Whether a failure that may pass is a loss: it was not the same in several attempts before this one."""
+        earlier = lost_starts(self.order["state_dir"], self.order["job"], self.order["attempt"])
+        return len(earlier) < MOST_LOST
 
     # --- the loop -------------------------------------------------------------------------------------------------
     def supervise(self) -> None:
@@ -301,7 +299,7 @@ class Supervisor:
         """Record how the command ended. Other processes of the rank get a short grace, or the rest of the pause's."""
         progress = read_untrusted(self.paths.progress) or {}
         done, total = progress.get("done"), progress.get("total")
-        if why := self.read_failure():
+        if (why := self.read_failure()) and self.may_be_lost():
             self.status["why_lost"] = why
         completed = progress.get("completed") is True or (isinstance(done, int) and done == total and done > 0)
         reported = self.reported_status(exit_status)
