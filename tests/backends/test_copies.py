@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -132,6 +134,44 @@ def test_a_file_that_becomes_longer_or_shorter_while_it_is_copied(
     copies.copy_folder(source, tmp_path / "target")
     copied = (tmp_path / "target" / "inner" / "model").read_bytes()
     assert copied == (content if is_longer else content[:1000])
+
+
+@pytest.mark.parametrize(
+    ("call", "number"), [("lseek", errno.EOPNOTSUPP), ("lseek", errno.EINVAL), ("link", errno.EMLINK)]
+)
+def test_a_file_system_without_holes_or_links_is_copied_in_full(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    def fails(*given: object, **named: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    (source / "one").write_bytes(b"content")
+    os.link(source / "one", source / "two")
+    os.truncate(source / "one", 1 << 20)
+    monkeypatch.setattr(os, call, fails)
+    copies.copy_folder(source, tmp_path / "copy")
+    for name in ("one", "two"):
+        assert (tmp_path / "copy" / name).read_bytes() == (source / name).read_bytes()
+
+
+def test_a_new_file_with_the_inode_of_a_removed_one_is_not_linked_to_its_copy(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of the job may still run, and replace files while they are copied."""
+    (source / "a1").write_bytes(b"old")
+    (source / "z1").write_bytes(b"new")
+    for name in ("a", "z"):
+        os.link(source / f"{name}1", source / f"{name}2")
+    fstat, one = os.fstat, (source / "a1").stat().st_ino
+
+    def with_inode_of_the_first(file: int) -> SimpleNamespace:
+        found = fstat(file)
+        figures = {name: getattr(found, name) for name in dir(found) if name.startswith("st_")}
+        return SimpleNamespace(**figures | {"st_ino": one})
+
+    monkeypatch.setattr(os, "fstat", with_inode_of_the_first)
+    copies.copy_folder(source, tmp_path / "copy")
+    assert [(tmp_path / "copy" / name).read_bytes() for name in ("a2", "z2")] == [b"old", b"new"]
 
 
 def test_what_an_abandoned_process_writes_does_not_reach_the_job(tmp_path: Path) -> None:

@@ -15,6 +15,9 @@ from .disk_use import MAX_LINKS
 
 AT_ONCE, READ_AT_ONCE = 1 << 30, 1 << 20
 OPEN_TO_ALL = 0o666
+Inode = tuple[int, int, int, int]
+"""A file by its device, inode number, size and time of change."""
+
 SAFELY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """A job may replace a file by a link or a pipe at any moment."""
 
@@ -44,7 +47,7 @@ def copy_folder(source: Path, target: Path) -> None:
 
 
 def _copy_whole(source: Path, target: Path) -> None:
-    copied = dict[tuple[int, int], Path]()
+    copied = dict[Inode, Path]()
     try:
         for folder, folders, files, opened in os.fwalk(source):
             into = target / Path(folder).relative_to(source)
@@ -56,10 +59,10 @@ def _copy_whole(source: Path, target: Path) -> None:
         raise OSError(f"{source} has folders that are nested too deeply") from None
 
 
-def _copy(folder: int, name: str, target: Path, copied: dict[tuple[int, int], Path]) -> None:
+def _copy(folder: int, name: str, target: Path, copied: dict[Inode, Path]) -> None:
     """Copy a link or a file of an opened folder, if it is still there; pipes, sockets and devices are left out.
 
-    ``copied``: the copies of files with several names, by device and inode.
+    ``copied``: the copies of files with several names, by inode.
     """
     try:
         mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
@@ -74,15 +77,16 @@ def _copy(folder: int, name: str, target: Path, copied: dict[tuple[int, int], Pa
             _copy_or_link(old.fileno(), target, copied)
 
 
-def _copy_or_link(old: int, target: Path, copied: dict[tuple[int, int], Path]) -> None:
+def _copy_or_link(old: int, target: Path, copied: dict[Inode, Path]) -> None:
     """Copy a file, or link to its copy under another name."""
     found = os.fstat(old)
     if not stat.S_ISREG(found.st_mode):  # it was replaced meanwhile
         return
-    inode = (found.st_dev, found.st_ino)
+    inode = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)  # a new file may have the inode of another
     if found.st_nlink > 1 and inode in copied:
-        os.link(copied[inode], target)
-        return
+        with contextlib.suppress(OSError):  # the file system has no links, or not so many
+            os.link(copied[inode], target)
+            return
     with target.open("xb") as new:
         _copy_file(old, new.fileno())
     if found.st_nlink > 1 and len(copied) < MAX_LINKS:
@@ -109,7 +113,7 @@ def _parts(file: int, size: int) -> Iterator[tuple[int, int]]:
         except OSError as error:
             if error.errno == errno.ENXIO:  # there is no data any more
                 return
-            raise
+            start, end = end, size  # the file system does not know
         yield start, end
 
 
