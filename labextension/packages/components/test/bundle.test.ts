@@ -13,5 +13,6 @@ test('a packed folder is sent as it is', async () => {
 });
 
 test('the command of a script', () => {
-  expect(['train.py', 'run.sh', 'a.ipynb', 'a.tgz', 'a b.py'].map(name => commandOf(new File([], name)))).toEqual(['python train.py', 'bash run.sh', 'a.ipynb', '', '']);
+  const commands = ['train.py', 'run.sh', 'a.ipynb', 'a.tgz', 'a b.py', "it's#1.sh"].map(name => commandOf(new File([], name)));
+  expect(commands).toEqual(['python train.py', 'bash run.sh', 'a.ipynb', '', "python 'a b.py'", "bash 'it'\\''s#1.sh'"]);
 });

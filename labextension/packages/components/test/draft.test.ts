@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 
-import { chosenData, dataChoice, DraftStore, EMPTY_DRAFT, inPlaceRequestOf, NO_DATA, parametersOf, requestOf, words } from '../src/submit/draft';
+import { chosenData, dataChoice, DraftStore, EMPTY_DRAFT, hasOpenQuote, inPlaceRequestOf, NO_DATA, parametersOf, requestOf, words } from '../src/submit/draft';
 
 test.each([
   ['python train.py', ['python', 'train.py']],
@@ -63,8 +63,23 @@ test.each([
   ["'it'\\''s $HOME.ipynb'", ["it's $HOME.ipynb"]],
   ['python "a (1).py" --x=1', ['python', 'a (1).py', '--x=1']],
   ['echo "$HOME"', ['sh', '-c', 'echo "$HOME"']],
+  ['python a.py --run exp#3 --epochs 10', ['sh', '-c', 'python a.py --run exp#3 --epochs 10']],
+  ["python 'a#1.py' --epochs 10", ['python', 'a#1.py', '--epochs', '10']],
+  ["python a.py 'b c", ['sh', '-c', "python a.py 'b c"]],
 ])('%s needs a shell only for what a shell would change', (command, expected) => {
   expect(words(command)).toEqual(expected);
+});
+
+test.each([
+  ['python "a b.py" \'$c\'', false],
+  ["'it'\\''s.ipynb'", false],
+  ['python "say \\"a.py"', false],
+  ["python a.py # it's the first", false],
+  ["python a.py 'b c", true],
+  ["python a.py --run it's#1", true],
+  ['python a.py "b\\"', true],
+])('whether %s has an open quote: %s', (command, expected) => {
+  expect(hasOpenQuote(command)).toBe(expected);
 });
 
 test('variables, messages, processors and memory of the form', () => {

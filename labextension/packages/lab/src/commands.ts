@@ -9,7 +9,7 @@ import type { INotebookTracker } from '@jupyterlab/notebook';
 import type { Contents } from '@jupyterlab/services';
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-import { parametersOf, type Parameter } from '@jupyter-gpu-quota/components';
+import { parametersOf, quotedName, type Parameter } from '@jupyter-gpu-quota/components';
 
 import { gpuIcon, type GpuPanel } from './panel';
 
@@ -26,8 +26,7 @@ const PROGRAMS: Record<string, string> = { '.py': 'python ', '.sh': 'bash ', '.i
 /** The command line that runs a file in its folder; null for other files. */
 export function commandOf(name: string): string | null {
   const program = PROGRAMS[PathExt.extname(name)];
-  const quoted = /^[\w.][\w.-]*$/.test(name) ? name : `'${name.replaceAll("'", "'\\''")}'`;
-  return program === undefined ? null : program + quoted;
+  return program === undefined ? null : program + quotedName(name);
 }
 
 /** Of nbformat's cells, the part that is read here. */

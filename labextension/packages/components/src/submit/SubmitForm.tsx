@@ -8,7 +8,7 @@ import { ActionButton } from '../ActionButton';
 import { gpus } from '../amounts';
 import { bundleOf, commandOf } from './bundle';
 import { useGpuState, usePanelContext, useTrans } from '../context';
-import { inPlaceRequestOf, isNotebook, requestOf, type DraftStore } from './draft';
+import { hasOpenQuote, inPlaceRequestOf, isNotebook, requestOf, type DraftStore } from './draft';
 import { followNotes } from './notes';
 import { amountsOf, followPreview, isRefused, type Outcome, type Preview } from './preview';
 import { ErrorText } from '../ErrorText';
@@ -37,6 +37,10 @@ export function SubmitForm({ drafts, focused = 0 }: { drafts: DraftStore; focuse
   const submit = useRef<HTMLButtonElement>(null);
 
   useEffect(() => setError(''), [draft]);
+  useEffect(
+    () => command.current?.setCustomValidity(hasOpenQuote(draft.command) ? trans.__('A quote in the command is not closed.') : ''),
+    [draft.command, trans],
+  );
   useEffect(() => {
     if (focused > 0) {
       command.current?.focus();

@@ -2,6 +2,8 @@
 
 import { createTarGzip } from 'nanotar';
 
+import { quotedName } from './draft';
+
 const PACKED = /\.(tar\.gz|tgz)$/i;
 
 export async function bundleOf(file: File): Promise<Uint8Array> {
@@ -13,5 +15,5 @@ export async function bundleOf(file: File): Promise<Uint8Array> {
 export function commandOf(file: File): string {
   const programs: Record<string, string> = { py: 'python ', sh: 'bash ', ipynb: '' };
   const program = programs[file.name.split('.').pop() ?? ''];
-  return program === undefined || /\s/.test(file.name) ? '' : `${program}${file.name}`;
+  return program === undefined ? '' : program + quotedName(file.name);
 }

@@ -92,8 +92,8 @@ export const MESSAGES: Readonly<Record<string, NonNullable<JobRequest['notify']>
 
 /** Text that a shell leaves as it is. */
 const QUOTED = /'[^']*'|"[^"$`\\]*"|\\'/g;
-/** Syntax that only a shell can run: variables, pipes, patterns, assignments, built-in commands. */
-const NEEDS_SHELL = /[`$~*?[\]{}|&;<>()\n\\]|^\s*(\w+=|(cd|export|source|\.)\s)/;
+/** Syntax that only a shell can run: variables, pipes, patterns, comments, open quotes, assignments, built-in commands. */
+const NEEDS_SHELL = /[`$~*?[\]{}|&;<>()\n\\#'"]|^\s*(\w+=|(cd|export|source|\.)\s)/;
 
 /** A command line as words; one that needs a shell is run by `sh -c`. */
 export function words(command: string): string[] {
@@ -101,6 +101,19 @@ export function words(command: string): string[] {
     return ['sh', '-c', command];
   }
   return parse(command).filter((word): word is string => typeof word === 'string');
+}
+
+/** Quoted text, escaped characters and the comment of a command line for a shell. */
+const CLOSED = /\\[^]|'[^']*'|"(?:\\[^]|[^"\\])*"|(?:^|\s)#.*/g;
+
+/** Whether a quote of the command line is not closed, so that no shell can run it. */
+export function hasOpenQuote(command: string): boolean {
+  return /['"]/.test(command.replace(CLOSED, ''));
+}
+
+/** The name of a file as one word of a command line. */
+export function quotedName(name: string): string {
+  return /^[\w.][\w.-]*$/.test(name) ? name : `'${name.replaceAll("'", "'\\''")}'`;
 }
 
 /** Variables from lines NAME=value; a line without "=" is a name with an empty value, which the service refuses or takes. */
