@@ -112,7 +112,9 @@ export function followLog(
     return transport.openLog(id, reading > 0 ? { ...query, attempt: String(reading) } : query, turn);
   };
   const onAlive = (alive: boolean): void => {
-    if (!alive && log.status === 'live') {
+    if (alive && log.status !== 'live') {
+      show({ ...log, status: 'live' }); // A heartbeat is enough: a log may have no text for long.
+    } else if (!alive && log.status === 'live') {
       show({ ...log, status: 'lost' });
     }
   };

@@ -80,6 +80,14 @@ test('a stream that breaks continues where it ended', async () => {
   expect(asked[1]).toMatchObject({ offset: '600', attempt: '1' });
 });
 
+test('a log without new text is live when its stream is there, at first, after a loss and after a pause', async () => {
+  const beat: [string, object] = ['beat', {}];
+  const { transport } = logs(stream(beat), stream(beat, ['end', { state: 'paused' }]), stream(beat, ['end', { state: 'failed' }]));
+  const statuses: string[] = [];
+  await followLog(transport, 'id', 0, 0, log => statuses.push(log.status), new AbortController().signal);
+  expect(statuses).toEqual(['live', 'lost', 'live', 'paused', 'live', 'failed']);
+});
+
 test('only the newest part of a log changes, and its memory is bounded without line ends, too', () => {
   let log = appendPart(EMPTY_LOG, part('line\n'.repeat(4_000)));
   const [first] = log.blocks;
