@@ -1,6 +1,8 @@
-import { expect, test } from 'vitest';
+import { afterEach, expect, test, vi } from 'vitest';
 
 import { chosenData, dataChoice, DraftStore, EMPTY_DRAFT, hasOpenQuote, inPlaceRequestOf, NO_DATA, parametersOf, requestOf, words } from '../src/submit/draft';
+
+afterEach(() => void vi.unstubAllGlobals());
 
 test.each([
   ['python train.py', ['python', 'train.py']],
@@ -36,6 +38,33 @@ test('what was typed is there after a restart, and another program in the storag
   expect(new DraftStore('key', storage as unknown as Storage).snapshot()).toEqual(EMPTY_DRAFT);
   kept.set('key', '{');
   expect(new DraftStore('key', storage as unknown as Storage).snapshot()).toEqual(EMPTY_DRAFT);
+});
+
+test('after a submission in one tab another one has its own idempotency key, and its text', () => {
+  const tabs: ((event: Partial<StorageEvent>) => void)[] = [];
+  vi.stubGlobal('addEventListener', (_: string, listener: (event: Partial<StorageEvent>) => void) => tabs.push(listener));
+  let kept: string | null = null;
+  const open = (): DraftStore => {
+    const setItem = (key: string, text: string): void => {
+      const event = { key, oldValue: kept };
+      kept = text;
+      tabs.filter((_, at) => at !== mine).forEach(tell => tell(event));
+    };
+    const mine = tabs.length;
+    return new DraftStore('key', { getItem: () => kept, setItem } as unknown as Storage);
+  };
+  const first = open();
+  first.change({ command: 'python train.py' });
+  const second = open();
+  const submitted = second.snapshot().key;
+  expect(first.snapshot().key).toBe(submitted);
+  second.change({});
+  const { command, key } = first.snapshot();
+  expect([command, key.length]).toEqual(['python train.py', 32]);
+  expect(new Set([submitted, key, second.snapshot().key]).size).toBe(3);
+  second.change({ command: 'ls' });
+  expect(first.snapshot()).toMatchObject({ command, key });
+  expect(open().snapshot()).toEqual(second.snapshot());
 });
 
 test.each([

@@ -210,7 +210,8 @@ export class DraftStore {
     private readonly key: string,
     private readonly storage: Storage = window.localStorage,
   ) {
-    this.draft = { ...EMPTY_DRAFT, ...this.stored() };
+    this.draft = { ...EMPTY_DRAFT, ...draftOf(() => this.storage.getItem(this.key)) };
+    globalThis.addEventListener?.('storage', event => event.key === this.key && this.replaceKey(draftOf(() => event.oldValue).key));
   }
 
   readonly snapshot = (): Draft => this.draft;
@@ -230,15 +231,24 @@ export class DraftStore {
     this.listeners.forEach(listener => listener());
   }
 
-  private stored(): Partial<Draft> {
-    try {
-      const found = JSON.parse(this.storage.getItem(this.key) ?? '{}') as Record<string, unknown>;
-      const known = Object.entries(EMPTY_DRAFT).filter(([name, empty]) =>
-        Array.isArray(empty) ? [found[name]].flat().every(isParameter) : typeof found[name] === typeof empty,
-      );
-      return Object.fromEntries(known.map(([name]) => [name, found[name]]));
-    } catch {
-      return {}; // Another program wrote it.
+  /** Another tab has replaced this idempotency key, perhaps because it has submitted a job with it. */
+  private replaceKey(key: string | undefined): void {
+    if (key === this.draft.key) {
+      this.draft = { ...this.draft, key: newKey() };
+      this.listeners.forEach(listener => listener());
     }
+  }
+}
+
+/** What is known of a stored draft. */
+function draftOf(stored: () => string | null): Partial<Draft> {
+  try {
+    const found = JSON.parse(stored() ?? '{}') as Record<string, unknown>;
+    const known = Object.entries(EMPTY_DRAFT).filter(([name, empty]) =>
+      Array.isArray(empty) ? [found[name]].flat().every(isParameter) : typeof found[name] === typeof empty,
+    );
+    return Object.fromEntries(known.map(([name]) => [name, found[name]]));
+  } catch {
+    return {}; // Another program wrote it.
   }
 }
