@@ -1,6 +1,6 @@
 /** The model, the translations and the actions of the front end, for all components. */
 
-import { createContext, useContext, useEffect, useState, useSyncExternalStore } from 'react';
+import { createContext, useCallback, useContext, useEffect, useState, useSyncExternalStore } from 'react';
 
 import type { Job, Model, State } from '@jupyter-gpu-quota/api';
 
@@ -63,11 +63,11 @@ export function useClock(everyMs: number): number {
   return Date.now();
 }
 
-/** The action of a button: whether it is running, and the message of its failure. */
+/** The action of a button: whether it is running, and the message of its failure. `run` is always the same function. */
 export function useAction(): { busy: boolean; error: string; run(action: () => Promise<unknown>): Promise<void> } {
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState('');
-  const run = async (action: () => Promise<unknown>): Promise<void> => {
+  const run = useCallback(async (action: () => Promise<unknown>): Promise<void> => {
     setBusy(true);
     setError('');
     try {
@@ -77,6 +77,6 @@ export function useAction(): { busy: boolean; error: string; run(action: () => P
     } finally {
       setBusy(false);
     }
-  };
+  }, []);
   return { busy, error, run };
 }

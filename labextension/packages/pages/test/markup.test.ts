@@ -1,21 +1,24 @@
 import { createElement, type ReactNode } from 'react';
 import { renderToStaticMarkup } from 'react-dom/server';
-import { expect, test } from 'vitest';
+import { expect, test, vi } from 'vitest';
 
 import type { Revision, Usage } from '@jupyter-gpu-quota/api';
-import { PanelContextProvider, type PanelContext } from '@jupyter-gpu-quota/components';
+import * as components from '@jupyter-gpu-quota/components';
+import type { PanelContext } from '@jupyter-gpu-quota/components';
 
 import { Enforcement, Utilised } from '../src/pieces';
 import { Editor } from '../src/quota/Editor';
 import { History } from '../src/quota/History';
 import { HOURS } from '../src/usage/columns';
 
+vi.mock('@jupyter-gpu-quota/components', async original => ({ ...(await original<typeof components>()) }));
+
 const ACCEPTED = { overcommit: false, removal: false, stops: false };
 const done = (): Promise<void> => Promise.resolve();
 
 function drawn(shown: ReactNode): string {
   const value = { model: { transport: { service: {} } } } as unknown as PanelContext;
-  return renderToStaticMarkup(createElement(PanelContextProvider, { value }, shown));
+  return renderToStaticMarkup(createElement(components.PanelContextProvider, { value }, shown));
 }
 
 function usedHours(row: Partial<Usage>): ReactNode {
@@ -54,4 +57,18 @@ test.each([
   const page = drawn(createElement(History, { history: { items, total }, current: total, mayApply: false, accepted: ACCEPTED, onReverted: done }));
   expect(/id="history-cut">(.*?)<\/p>/.exec(page)?.[1] ?? 'none').toBe(expected);
   expect(page).toContain(`aria-rowcount="${total + 1}"`);
+});
+
+test('a history that is read again, or whose revert runs, has the same cells', () => {
+  const columns: unknown[] = [];
+  const draw = vi.spyOn(components, 'DataTable').mockImplementation(props => {
+    columns.push(...props.columns.map(column => column.cell));
+    return createElement('table');
+  });
+  for (const current of [1, 2]) {
+    drawn(createElement(History, { history: { items: [], total: 0 }, current, mayApply: true, accepted: { ...ACCEPTED }, onReverted: done }));
+  }
+  draw.mockRestore();
+  expect(columns.slice(6)).toEqual(columns.slice(0, 6));
+  expect(columns.length).toBe(12);
 });

@@ -1,7 +1,7 @@
 /** The revisions of the quota file; an admin puts an earlier one in force again. */
 
 import type { ColumnDef } from '@tanstack/react-table';
-import { useMemo } from 'react';
+import { createContext, useContext } from 'react';
 
 import type { Page, Revision } from '@jupyter-gpu-quota/api';
 import { ActionButton, DataTable, ErrorText, useAction, usePanelContext } from '@jupyter-gpu-quota/components';
@@ -11,6 +11,61 @@ import type { Accepted } from './edit';
 
 /** So many the command line lists. */
 const LISTED = 1_000;
+
+const SHOWN: ColumnDef<Revision>[] = [
+  { id: 'revision', accessorKey: 'revision', header: 'Revision', meta: { rowHeader: true, className: 'num' }, cell: ({ row }) => row.original.revision },
+  { id: 'at', accessorKey: 'at', header: 'When', meta: { label: 'When' }, cell: ({ row }) => <When at={row.original.at} /> },
+  { id: 'author', accessorKey: 'author', header: 'By', meta: { label: 'By' }, cell: ({ row }) => row.original.author },
+  { id: 'comment', enableSorting: false, header: 'Comment', meta: { label: 'Comment' }, cell: ({ row }) => row.original.comment },
+  {
+    id: 'text',
+    enableSorting: false,
+    header: 'File',
+    meta: { label: 'File' },
+    cell: ({ row }) => (
+      <details>
+        <summary>show</summary>
+        <pre>{row.original.text}</pre>
+      </details>
+    ),
+  },
+];
+
+const ACTIONS: ColumnDef<Revision> = {
+  id: 'actions',
+  enableSorting: false,
+  header: 'Actions',
+  meta: { className: 'actions' },
+  cell: ({ row }) => <Revert revision={row.original.revision} />,
+};
+
+const WITH_ACTIONS = [...SHOWN, ACTIONS];
+
+interface Reverting {
+  /** The revision in force. */
+  readonly current: number;
+  readonly busy: boolean;
+  revert(revision: number): void;
+}
+
+/** What the buttons of the rows need. It is not in the columns: new columns get new cells, which lose the focus and unfolded text. */
+const RevertContext = createContext<Reverting>({ current: 0, busy: false, revert: () => undefined });
+
+function Revert({ revision }: { revision: number }): JSX.Element {
+  const { current, busy, revert } = useContext(RevertContext);
+  return revision === current ? (
+    <span className="tag">in force</span>
+  ) : (
+    <ActionButton
+      id={`revert-${revision}`}
+      busy={busy}
+      onClick={() => revert(revision)}
+      after={() => document.getElementById('history-list-scroll')}
+    >
+      Put in force again<span className="unseen"> revision {revision}</span>
+    </ActionButton>
+  );
+}
 
 interface HistoryProps {
   /** The newest ones. */
@@ -24,56 +79,16 @@ interface HistoryProps {
 export function History({ history, current, mayApply, accepted, onReverted }: HistoryProps): JSX.Element {
   const { model, confirm, say } = usePanelContext();
   const { busy, error, run } = useAction();
-  const columns = useMemo((): ColumnDef<Revision>[] => {
-    const revert = async (revision: number): Promise<void> => {
-      if (await confirm(`Put revision ${revision} in force again?`, 'It becomes a new revision.', 'Put in force')) {
-        const flags = { ...(accepted.removal && { accept_removal: '1' }), ...(accepted.stops && { accept_stops: '1' }) };
-        const applied = await model.transport.service.revertQuota(revision, flags);
-        say?.(`Revision ${applied.revision} is in force, with the text of revision ${revision}.`);
-        await onReverted();
-      }
-    };
-    const shown: ColumnDef<Revision>[] = [
-      { id: 'revision', accessorKey: 'revision', header: 'Revision', meta: { rowHeader: true, className: 'num' }, cell: ({ row }) => row.original.revision },
-      { id: 'at', accessorKey: 'at', header: 'When', meta: { label: 'When' }, cell: ({ row }) => <When at={row.original.at} /> },
-      { id: 'author', accessorKey: 'author', header: 'By', meta: { label: 'By' }, cell: ({ row }) => row.original.author },
-      { id: 'comment', enableSorting: false, header: 'Comment', meta: { label: 'Comment' }, cell: ({ row }) => row.original.comment },
-      {
-        id: 'text',
-        enableSorting: false,
-        header: 'File',
-        meta: { label: 'File' },
-        cell: ({ row }) => (
-          <details>
-            <summary>show</summary>
-            <pre>{row.original.text}</pre>
-          </details>
-        ),
-      },
-    ];
-    const actions: ColumnDef<Revision> = {
-      id: 'actions',
-      enableSorting: false,
-      header: 'Actions',
-      meta: { className: 'actions' },
-      cell: ({ row: { original: one } }) =>
-        one.revision === current ? (
-          <span className="tag">in force</span>
-        ) : (
-          <ActionButton
-            id={`revert-${one.revision}`}
-            busy={busy}
-            onClick={() => void run(() => revert(one.revision))}
-            after={() => document.getElementById('history-list-scroll')}
-          >
-            Put in force again<span className="unseen"> revision {one.revision}</span>
-          </ActionButton>
-        ),
-    };
-    return mayApply ? [...shown, actions] : shown;
-  }, [model, confirm, say, current, mayApply, accepted, onReverted, busy, run]);
+  const revert = async (revision: number): Promise<void> => {
+    if (await confirm(`Put revision ${revision} in force again?`, 'It becomes a new revision.', 'Put in force')) {
+      const flags = { ...(accepted.removal && { accept_removal: '1' }), ...(accepted.stops && { accept_stops: '1' }) };
+      const applied = await model.transport.service.revertQuota(revision, flags);
+      say?.(`Revision ${applied.revision} is in force, with the text of revision ${revision}.`);
+      await onReverted();
+    }
+  };
   return (
-    <>
+    <RevertContext.Provider value={{ current, busy, revert: revision => void run(() => revert(revision)) }}>
       <ErrorText error={error} />
       {history.items.length < history.total && (
         <p className="muted" id="history-cut">
@@ -87,10 +102,10 @@ export function History({ history, current, mayApply, accepted, onReverted }: Hi
         caption="Revisions, newest first"
         items={history.items}
         total={history.total}
-        columns={columns}
+        columns={mayApply ? WITH_ACTIONS : SHOWN}
         keyOf={one => String(one.revision)}
         rowIdOf={one => `revision-${one.revision}`}
       />
-    </>
+    </RevertContext.Provider>
   );
 }

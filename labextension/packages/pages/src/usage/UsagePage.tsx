@@ -28,7 +28,8 @@ function UsageOf({ me, frame }: { me: Me; frame: Frame }): JSX.Element {
   const [filter, setFilter] = useState<Filter>(() => filterOf(window.location.search, new Date()));
   const by = filter.by || (seesOthers(me) ? 'project' : 'user');
   const { rows, hours, total, loading, error } = useUsage(filter, by);
-  const columns = useMemo(() => columnsOf(by, rows, frame.prefix), [by, rows, frame.prefix]);
+  const hasCosts = rows.some(row => row.costs?.length);
+  const columns = useMemo(() => columnsOf(by, hasCosts, frame.prefix), [by, hasCosts, frame.prefix]);
   return (
     <>
       <p className="lead">{seesOthers(me) ? OF_OTHERS : OF_MEMBER}</p>
@@ -77,7 +78,7 @@ function useUsage(filter: Filter, by: Key): typeof NONE {
   return found;
 }
 
-function columnsOf(by: Key, rows: readonly Usage[], prefix: string): ColumnDef<Usage>[] {
+function columnsOf(by: Key, hasCosts: boolean, prefix: string): ColumnDef<Usage>[] {
   const name: ColumnDef<Usage> = {
     id: 'name',
     accessorFn: row => row.job_name ?? row.name,
@@ -85,7 +86,7 @@ function columnsOf(by: Key, rows: readonly Usage[], prefix: string): ColumnDef<U
     meta: { rowHeader: true },
     cell: ({ row }) => <Name row={row.original} by={by} prefix={prefix} />,
   };
-  return [name, ...HOURS, ...WAITS, ...(rows.some(row => row.costs?.length) ? [COST] : [])];
+  return [name, ...HOURS, ...WAITS, ...(hasCosts ? [COST] : [])];
 }
 
 function Name({ row, by, prefix }: { row: Usage; by: Key; prefix: string }): JSX.Element {
