@@ -18,8 +18,8 @@ vi.mock('react', async original => ({
   useSyncExternalStore: (_: unknown, snapshot: () => unknown) => snapshot(),
 }));
 
-/** Draw the card and click the button with these words. Returns which of the model's actions were called. */
-function clicked(words: string, say?: (message: string) => void): string[] {
+/** Draw the card. Returns its text, and the list of the model's actions that are called. */
+function drawn(say?: (message: string) => void): { page: string; called: string[] } {
   const countdown = { idle: { state: 'warned', message: 'It is idle.', keeps_left: 1 }, freeAt: 240_000 };
   const state = { ...INITIAL_STATE, me: { name: 'bob' }, notebookId: 'n', countdown, waiting: [{ kernel: 'k', message: 'It waits.' }] };
   const called: string[] = [];
@@ -27,10 +27,19 @@ function clicked(words: string, say?: (message: string) => void): string[] {
   const cancelWait = (kernel: string): Promise<void> => (called.push(`cancel ${kernel}`), Promise.resolve());
   const model = { subscribe: () => () => undefined, snapshot: () => state, keep, cancelWait };
   const value = { model, say, trans: { __: (text: string) => text } } as never;
-  renderToStaticMarkup(createElement(PanelContextProvider, { value }, createElement(ShareCard)));
+  return { page: renderToStaticMarkup(createElement(PanelContextProvider, { value }, createElement(ShareCard))), called };
+}
+
+/** Draw the card and click the button with these words. Returns which of the model's actions were called. */
+function clicked(words: string, say?: (message: string) => void): string[] {
+  const { called } = drawn(say);
   buttons.get(words)!();
   return called;
 }
+
+test('a sentence that changes with the time is in no live region', () => {
+  expect(drawn().page).toContain('<p>It is idle.</p>');
+});
 
 test.each([
   ['Keep my GPU', 'keep', 'It was kept just now.'],

@@ -1,6 +1,8 @@
 /** The notebook's own slice of a GPU: its size and use, how it is enforced, and the countdown while it is idle. */
 
-import type { Countdown, Notebook, WaitingKernel } from '@jupyter-gpu-quota/api';
+import { useEffect, useRef } from 'react';
+
+import type { Countdown, Idle, Notebook, WaitingKernel } from '@jupyter-gpu-quota/api';
 
 import { ActionButton } from '../ActionButton';
 import { duration, gpus, mebibytes } from '../amounts';
@@ -109,11 +111,24 @@ function heading(): HTMLElement | null {
   return document.getElementById('jgq-heading-share');
 }
 
+/** Announce the idle state when it changes; its message also changes with the time. */
+function useAnnounced({ state, message }: Idle): void {
+  const { say } = usePanelContext();
+  const announced = useRef(state);
+  useEffect(() => {
+    if (state !== announced.current) {
+      announced.current = state;
+      state !== 'in_use' && say?.(message);
+    }
+  }, [state, message, say]);
+}
+
 function IdleWarning({ countdown }: { countdown: Countdown }): JSX.Element | null {
   const { model, say, trans } = usePanelContext();
   const now = useNow(1_000);
   const { busy, error, run } = useAction();
   const { idle, freeAt } = countdown;
+  useAnnounced(idle);
   if (idle.state === 'in_use') {
     return null;
   }
@@ -123,7 +138,7 @@ function IdleWarning({ countdown }: { countdown: Countdown }): JSX.Element | nul
   };
   return (
     <div className={freeAt === null ? 'jgq-note' : 'jgq-note jgq-warn'}>
-      <p role="status">{idle.message}</p>
+      <p>{idle.message}</p>
       {freeAt !== null && (
         <p>
           <b className="jgq-countdown" role="timer">{duration(freeAt - now)}</b>{' '}
