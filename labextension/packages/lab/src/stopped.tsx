@@ -37,7 +37,8 @@ export class StoppedNotebooks {
     const shutDown = await this.shutDown();
     for (const [panel, found] of shutDown) {
       if (this.banners.get(panel)?.kernel !== found.kernel) {
-        const restart = { label: this.trans.__('Start New Kernel'), run: () => this.restart(panel.sessionContext) };
+        const run = (): Promise<void> => this.restart(panel.sessionContext);
+        const restart = { label: this.trans.__('Start New Kernel'), run, after: () => focusedIn(panel) };
         this.forget(panel);
         this.show(panel, new StoppedBanner(found, restart, this.trans));
       }
@@ -79,7 +80,8 @@ export class StoppedNotebooks {
     if (found === undefined) {
       this.forget(panel);
     } else if (!panel.isDisposed && this.earlier.has(panel) && !this.banners.has(panel)) {
-      const close = { label: this.trans.__('Close'), run: () => Promise.resolve(this.forget(panel)) };
+      const run = (): Promise<void> => Promise.resolve(this.forget(panel));
+      const close = { label: this.trans.__('Close'), run, after: () => focusedIn(panel) };
       this.show(panel, new StoppedBanner(found, close, this.trans));
     }
   }
@@ -122,6 +124,11 @@ export class StoppedNotebooks {
   }
 }
 
+/** The element of a notebook that gets the focus. */
+function focusedIn({ content }: NotebookPanel): HTMLElement {
+  return content.activeCell?.node ?? content.node;
+}
+
 class StoppedBanner extends ReactWidget {
   private readonly at: string;
 
@@ -155,6 +162,8 @@ class StoppedBanner extends ReactWidget {
 interface Action {
   readonly label: string;
   readonly run: () => Promise<void>;
+  /** The element that gets the focus when the banner is removed. */
+  readonly after: () => HTMLElement;
 }
 
 interface StoppedProps {
@@ -182,7 +191,7 @@ function Stopped({ shutDown, at, action, trans, onHeight }: StoppedProps): JSX.E
       <p>
         <b>{trans.__('The kernel of this notebook was shut down at %1.', time)}</b> {why}
       </p>
-      <ActionButton busy={busy} onClick={() => void run(action.run)}>
+      <ActionButton busy={busy} after={action.after} onClick={() => void run(action.run)}>
         {action.label}
       </ActionButton>
       <ErrorText error={error} />

@@ -1,7 +1,10 @@
 import type { NotebookPanel } from '@jupyterlab/notebook';
+import type { ComponentProps, ReactElement } from 'react';
+import { renderToStaticMarkup } from 'react-dom/server';
 import { expect, test, vi } from 'vitest';
 
 import type { ShutDownKernel } from '@jupyter-gpu-quota/api';
+import type { ActionButton } from '@jupyter-gpu-quota/components';
 
 import { KernelMemory } from '../src/kernel-memory';
 import { StoppedNotebooks } from '../src/stopped';
@@ -17,12 +20,19 @@ vi.mock('@jupyterlab/apputils', () => ({
   },
 }));
 
-type Shown = { isDisposed: boolean; action: { label: string } };
+vi.mock('@jupyter-gpu-quota/components', async original => ({
+  ...(await original<typeof import('@jupyter-gpu-quota/components')>()),
+  ActionButton: ({ after, children }: ComponentProps<typeof ActionButton>) => `${children as string}, then ${after?.() as unknown as string}`,
+}));
+
+type Shown = { isDisposed: boolean; action: { label: string }; render(): ReactElement };
 
 interface World {
   readonly stopped: StoppedNotebooks;
   readonly restarted: string[];
   buttons(name: string): string[];
+  /** The text of the newest banner. */
+  text(name: string): string;
 }
 
 /** Notebooks by name, each with a live kernel of this id and, before the load of the page, the kernel `before-NAME`. */
@@ -37,7 +47,8 @@ function opened(kernels: Record<string, string>, shutDown: readonly string[]): W
     const session = { kernel: { id, status: 'idle' } };
     const sessionContext = { name, session, kernelChanged: signal, sessionChanged: signal, statusChanged, shutdown: () => Promise.resolve() };
     const contentHeader = { addWidget: (banner: Shown) => banners.get(name)!.push(banner) };
-    return { panel: { title: { label: name }, context: { path: name }, sessionContext, contentHeader, disposed: signal }, look: () => look() };
+    const content = { activeCell: name === 'empty' ? null : { node: 'a cell' }, node: 'the notebook' };
+    return { panel: { title: { label: name }, context: { path: name }, sessionContext, contentHeader, content, disposed: signal }, look: () => look() };
   });
   const kept = new Map(Object.keys(kernels).map(name => [`jupyter-gpu-quota:kernel:/:${name}`, `before-${name}`]));
   const storage = { getItem: (key: string) => kept.get(key) ?? null, setItem: (key: string, id: string) => kept.set(key, id) };
@@ -48,7 +59,8 @@ function opened(kernels: Record<string, string>, shutDown: readonly string[]): W
   const stopped = new StoppedNotebooks(notebooks as never, read, dialogs as never, memory, { __: (text: string) => text } as never);
   panels.forEach(({ look }) => look());
   const buttons = (name: string): string[] => banners.get(name)!.flatMap(banner => (banner.isDisposed ? [] : [banner.action.label]));
-  return { stopped, restarted, buttons };
+  const text = (name: string): string => renderToStaticMarkup(banners.get(name)!.at(-1)!.render());
+  return { stopped, restarted, buttons, text };
 }
 
 test('only notebooks whose newest kernel was shut down are named and restarted', async () => {
@@ -67,4 +79,14 @@ test('a banner about an earlier kernel is replaced when the newest one is shut d
   expect(await stopped.check()).toEqual(['nb']);
   expect(await stopped.check()).toEqual(['nb']);
   expect(buttons('nb')).toEqual(['Start New Kernel']);
+});
+
+test('the notebook gets the focus after its banner', async () => {
+  const { stopped, buttons, text } = opened({ nb: 'a', empty: 'b' }, ['before-nb', 'b']);
+  await vi.waitFor(() => expect(buttons('nb')).toEqual(['Close']));
+  await stopped.check();
+  expect([text('nb'), text('empty')]).toEqual([
+    expect.stringContaining('Close, then a cell'),
+    expect.stringContaining('Start New Kernel, then the notebook'),
+  ]);
 });
