@@ -3,7 +3,7 @@
 import { useEffect, useRef } from 'react';
 import uPlot from 'uplot';
 
-import { useTrans } from './context';
+import { usePanelContext } from './context';
 
 const HEIGHT_PX = 110;
 const LARGE_PX = 190;
@@ -51,7 +51,7 @@ function widthOf(texts: readonly string[] | null): number {
 }
 
 export function LineChart({ label, times, lines, name, large = false, range }: LineChartProps): JSX.Element {
-  const trans = useTrans();
+  const { trans, theme } = usePanelContext();
   const box = useRef<HTMLDivElement>(null);
   useEffect(() => {
     const node = box.current;
@@ -90,6 +90,6 @@ export function LineChart({ label, times, lines, name, large = false, range }: L
       resized.disconnect();
       plot.destroy();
     };
-  }, [times, lines, name, large, range, trans]);
+  }, [times, lines, name, large, range, trans, theme]);
   return <div ref={box} role="img" aria-label={label} />;
 }

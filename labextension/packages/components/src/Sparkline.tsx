@@ -5,7 +5,7 @@ import uPlot from 'uplot';
 
 import type { Job } from '@jupyter-gpu-quota/api';
 
-import { usePanelContext, useTrans } from './context';
+import { usePanelContext } from './context';
 
 const WIDTH_PX = 48;
 const HEIGHT_PX = 16;
@@ -43,7 +43,7 @@ function useValues(job: Job, name: string): Values {
 }
 
 export function Sparkline({ job, name }: { job: Job; name: string }): JSX.Element {
-  const trans = useTrans();
+  const { trans, theme } = usePanelContext();
   const box = useRef<HTMLSpanElement>(null);
   const plot = useRef<uPlot | null>(null);
   const values = useValues(job, name);
@@ -61,8 +61,8 @@ export function Sparkline({ job, name }: { job: Job; name: string }): JSX.Elemen
     };
     plot.current = new uPlot(options, [[], []], box.current!);
     return () => plot.current?.destroy();
-  }, []);
-  useEffect(() => plot.current?.setData([values.map(one => one[0]), values.map(one => one[1])]), [values]);
+  }, [theme]);
+  useEffect(() => plot.current?.setData([values.map(one => one[0]), values.map(one => one[1])]), [values, theme]);
   const label = trans.__('%1: %2', name, String(Number(job.metrics[name]?.toPrecision(4))));
   return <span className="jgq-sparkline" ref={box} role="img" aria-label={label} title={label} />;
 }

@@ -23,6 +23,8 @@ export interface PanelContext {
   confirm(title: string, body: string, action: string): Promise<boolean>;
   /** Jobs run in a folder of the user's home, or with a file that the browser sends: a page of the hub has no folder to pack. */
   readonly inPlace?: boolean;
+  /** The name of the theme in force, if it can change: a canvas is drawn with its colours. */
+  readonly theme?: string;
   /** Announce the outcome of an action, if the front end has a place for it. */
   say?(message: string): void;
 }

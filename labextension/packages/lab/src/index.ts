@@ -1,7 +1,7 @@
 /** GPU quotas and jobs in JupyterLab and Jupyter Notebook. */
 
 import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { ICommandPalette, ISessionContextDialogs, Notification, SessionContextDialogs } from '@jupyterlab/apputils';
+import { ICommandPalette, ISessionContextDialogs, IThemeManager, Notification, SessionContextDialogs } from '@jupyterlab/apputils';
 import { IFileBrowserFactory } from '@jupyterlab/filebrowser';
 import { ILauncher } from '@jupyterlab/launcher';
 import { INotebookTracker } from '@jupyterlab/notebook';
@@ -36,6 +36,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     ISettingRegistry,
     ILayoutRestorer,
     ISessionContextDialogs,
+    IThemeManager,
   ],
   activate,
 };
@@ -51,6 +52,7 @@ function activate(
   settings: ISettingRegistry | null,
   restorer: ILayoutRestorer | null,
   dialogs: ISessionContextDialogs | null,
+  themes: IThemeManager | null,
 ): void {
   const trans = (translator ?? nullTranslator).load('jupyter_gpu_quota');
   let shownEvents = DEFAULT_EVENTS;
@@ -59,6 +61,7 @@ function activate(
     void (shownEvents.includes(notification.kind) && notifications?.job(notification));
   const model = new Model(labTransport(app.serviceManager.serverSettings), onNotification);
   const panel = new GpuPanel(model, trans);
+  themes?.themeChanged.connect((_, { newValue }) => panel.showTheme(newValue ?? ''));
   const keep = (): Promise<void> =>
     model.keep().then(
       () => undefined,

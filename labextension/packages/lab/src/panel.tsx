@@ -21,7 +21,7 @@ export class GpuPanel extends ReactWidget {
   /** What screen readers announce; it is removed after a while, so that the same words are announced again. */
   private said = '';
   private silence: ReturnType<typeof setTimeout> | undefined;
-  private readonly context: PanelContext;
+  private context: PanelContext;
 
   constructor(model: Model, trans: TranslationBundle) {
     super();
@@ -45,6 +45,12 @@ export class GpuPanel extends ReactWidget {
 
   showJob(id: string | null): void {
     this.job = id;
+    this.update();
+  }
+
+  /** Draw the charts in the colours of a theme. */
+  showTheme(theme: string): void {
+    this.context = { ...this.context, theme };
     this.update();
   }
 

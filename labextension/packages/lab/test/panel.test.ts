@@ -34,3 +34,12 @@ test('the panel announces the outcome of an action, and is ready to announce the
   vi.advanceTimersByTime(10_000);
   expect(status()).toBe('');
 });
+
+test('the charts of the panel know the theme in force', () => {
+  vi.stubGlobal('window', { localStorage: { getItem: () => null } });
+  const panel = new GpuPanel({ transport: { service: { base: '/' } } } as never, { __: (text: string) => text } as never);
+  const context = (): PanelContext => (panel as unknown as { render(): ReactElement }).render().props.value as PanelContext;
+  const before = context();
+  panel.showTheme('JupyterLab Dark');
+  expect(context()).toEqual({ ...before, theme: 'JupyterLab Dark' });
+});

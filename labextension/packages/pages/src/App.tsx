@@ -13,6 +13,7 @@ import { OverviewPage } from './overview/OverviewPage';
 import { ColourProvider, coloursOf } from './pieces';
 import { MyQuotaPage } from './quota/MyQuotaPage';
 import { QuotaPage } from './quota/QuotaPage';
+import { useTheme } from './theme-state';
 import { pageTransport } from './transport';
 import { UsagePage } from './usage/UsagePage';
 
@@ -41,8 +42,10 @@ export function App({ frame }: { frame: Frame }): JSX.Element {
       confirm: (title, body) => Promise.resolve(window.confirm(`${title}\n${body}`)),
     };
   }, [frame, say]);
+  const theme = useTheme();
+  const themed = useMemo(() => ({ ...context, theme }), [context, theme]);
   return (
-    <PanelContextProvider value={context}>
+    <PanelContextProvider value={themed}>
       <Banners />
       <Failures>
         <Colours>

@@ -5,7 +5,6 @@ import { ErrorText, Grace, JobActions, MetricCharts, ProvenanceDetails, Start } 
 
 import type { Frame } from '../frame';
 import { Simulated, StateTag } from '../pieces';
-import { useTheme } from '../theme-state';
 import { Attempts } from './Attempts';
 import { useDetail } from './detail';
 import { Facts } from './Facts';
@@ -14,7 +13,6 @@ import { OutputsSection } from './OutputsSection';
 
 export function JobPage({ frame }: { frame: Frame }): JSX.Element {
   const { job, explanation, error, refusal } = useDetail(frame.job);
-  const theme = useTheme();
   if (refusal) {
     return (
       <p className="banner warn" role="status">
@@ -40,7 +38,7 @@ export function JobPage({ frame }: { frame: Frame }): JSX.Element {
             <Now job={job} explanation={explanation} />
             <section aria-labelledby="metrics-title" id="metrics">
               <h2 id="metrics-title">Metrics</h2>
-              <MetricCharts key={theme} job={job} large />
+              <MetricCharts job={job} large />
               {Object.keys(job.metrics).length === 0 && (
                 <p className="muted">
                   {job.ended_at ? 'None.' : 'None yet.'} A job reports them with <code>jupyter_gpu_quota.job.report_progress()</code>.
