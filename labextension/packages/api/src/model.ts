@@ -5,7 +5,7 @@ import type { Change, Changed, Idle, Job, JobRequest, Repeat } from './service';
 import { isRefusal, newKey, ServiceError } from './service';
 import { whenSeen } from './seen';
 import { followShared } from './shared';
-import { applyChange, applyJob, countdownOf, INITIAL_STATE, MAX_JOBS, notificationsOf, withReading } from './state';
+import { applyChange, applyJob, countdownOf, INITIAL_STATE, limited, MAX_JOBS, notificationsOf, withReading } from './state';
 import type { JobNotification, State, WaitingKernel } from './state';
 import type { ServerStatus, Transport } from './transport';
 
@@ -171,7 +171,7 @@ export class Model {
       message: '',
       me,
       projects,
-      jobs: new Map(listed.jobs.map(job => [job.id, job])),
+      jobs: limited(new Map(listed.jobs.map(job => [job.id, job])), MAX_JOBS, me),
       jobsTotal: listed.total,
       notebookId: status.notebook,
       notebook,

@@ -165,14 +165,21 @@ export class Service {
     return answerOf(this.client.GET('/notebooks/{id}', { params: { path: { id } } }));
   }
 
-  /** The newest jobs of one's projects, at most `most`, and how many there are. */
+  /** The newest jobs of one's projects, at most `most`, and how many there are. Where that is more, the newest of those that have
+   * not ended and of one's own are there, too; some jobs are then there twice. */
   async jobs(most: number): Promise<{ jobs: Job[]; total: number }> {
+    const { jobs, total } = await this.newestJobs(most, {});
+    const more = total > most ? await Promise.all([this.newestJobs(most, { live: '1' }), this.newestJobs(most, { mine: '1' })]) : [];
+    return { jobs: [...jobs, ...more.flatMap(found => found.jobs)], total };
+  }
+
+  private async newestJobs(most: number, which: JobsQuery): Promise<{ jobs: Job[]; total: number }> {
     const jobs: Job[] = [];
     if (most === 0) {
       return { jobs, total: 0 };
     }
     for (;;) {
-      const query = { offset: String(jobs.length), limit: String(Math.min(PAGE, most - jobs.length)) };
+      const query = { ...which, offset: String(jobs.length), limit: String(Math.min(PAGE, most - jobs.length)) };
       const page = await answerOf(this.client.GET('/jobs', { params: { query } }));
       jobs.push(...page.items);
       const total = page._pagination.total;

@@ -80,7 +80,7 @@ export function applyChange(state: State, change: Changed, now: number): State {
   return {
     ...state,
     ...(state.me !== null && { connection: 'live', message: '' }),
-    jobs: change.jobs.length > 0 ? limited(jobs, MAX_JOBS) : state.jobs,
+    jobs: change.jobs.length > 0 ? limited(jobs, MAX_JOBS, state.me) : state.jobs,
     jobsTotal: state.jobsTotal + added,
     notebook: notebook ?? state.notebook,
     countdown: notebook?.idle ? countdownOf(notebook.idle, now) : state.countdown,
@@ -92,10 +92,11 @@ export function applyJob(state: State, job: Job): State {
   return { ...state, jobs, jobsTotal: state.jobsTotal + jobs.size - state.jobs.size };
 }
 
-/** The jobs, without the oldest ended ones if there are more than `most`. */
-export function limited(jobs: Map<string, Job>, most: number): Map<string, Job> {
+/** The jobs, without the oldest ended ones if there are more than `most`: first those of others, then those of `me`. */
+export function limited(jobs: Map<string, Job>, most: number, me: Me | null): Map<string, Job> {
   if (jobs.size > most) {
-    const ended = [...jobs.values()].filter(job => ENDED.has(job.state)).sort((a, b) => -ORDERS.newest(a, b));
+    const isMine = (job: Job): number => Number(job.user === me?.name);
+    const ended = [...jobs.values()].filter(job => ENDED.has(job.state)).sort((a, b) => isMine(a) - isMine(b) || -ORDERS.newest(a, b));
     ended.slice(0, jobs.size - most).forEach(job => jobs.delete(job.id));
   }
   return jobs;

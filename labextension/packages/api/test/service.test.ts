@@ -49,3 +49,19 @@ test('all projects are read, a page at a time', async () => {
   expect((await service.projects()).map(one => one.name)).toEqual(names);
   expect(asked).toEqual(['?offset=0&limit=200', '?offset=200&limit=200']);
 });
+
+test('where there are more jobs than are kept, live jobs and my own are read, too', async () => {
+  const listings: Record<string, string[]> = { all: ['d', 'c', 'b', 'a'], live: ['c', 'b'], mine: ['d', 'a'] };
+  const asked: string[] = [];
+  const service = new Service('http://hub/api', async request => {
+    const { searchParams } = new URL(request.url);
+    const which = searchParams.get('live') ? 'live' : searchParams.get('mine') ? 'mine' : 'all';
+    asked.push(which);
+    const items = listings[which]!.slice(0, Number(searchParams.get('limit'))).map(id => ({ id }));
+    return Response.json({ items, _pagination: { offset: 0, limit: 200, total: listings[which]!.length, next: null } });
+  });
+  const { jobs, total } = await service.jobs(2);
+  expect([jobs.map(job => job.id), total]).toEqual([['d', 'c', 'c', 'b', 'd', 'a'], 4]);
+  expect((await service.jobs(4)).jobs.map(job => job.id)).toEqual(listings.all);
+  expect([await service.jobs(0), asked]).toEqual([{ jobs: [], total: 0 }, ['all', 'live', 'mine', 'all']]);
+});

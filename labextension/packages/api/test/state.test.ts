@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 
 import type { Changed, Idle, Job, Me, Notebook } from '../src/service';
-import { applyChange, countdownOf, MY_JOBS, filterJobs, INITIAL_STATE, notificationsOf, withReading, type State } from '../src/state';
+import { applyChange, countdownOf, MY_JOBS, filterJobs, INITIAL_STATE, limited, notificationsOf, withReading, type State } from '../src/state';
 
 function job(id: string, changes: Partial<Job> = {}): Job {
   const some = { id, name: `job ${id}`, user: 'ann', project: 'p', state: 'queued', attempt: 0, priority: 50 };
@@ -32,6 +32,12 @@ test('a change makes a state live again, but not before the user is known', () =
   const away = { ...world(), connection: 'unavailable', message: 'It cannot be reached.' } as const;
   expect(applyChange(away, change(), 0)).toMatchObject({ connection: 'live', message: '' });
   expect(applyChange({ ...away, me: null }, change(), 0)).toMatchObject({ connection: 'unavailable', message: away.message });
+});
+
+test('of too many jobs the ended ones of others leave first, then my ended ones, the oldest first', () => {
+  const jobs = [job('1', { state: 'failed' }), job('2', { state: 'failed' }), job('3', { user: 'bob', state: 'failed' }), job('4', { user: 'bob' }), job('5')];
+  const left = (most: number): string[] => [...limited(new Map(jobs.map(one => [one.id, one])), most, { name: 'ann' } as Me).keys()];
+  expect([5, 4, 3, 1].map(left)).toEqual([['1', '2', '3', '4', '5'], ['1', '2', '4', '5'], ['2', '4', '5'], ['4', '5']]);
 });
 
 const WARNED = { state: 'warned', message: 'In 4 minutes it is freed.', free_in_ms: 240_000 } as Idle;

@@ -1,6 +1,6 @@
 /** One job: its state and reason, its actions, log, metrics and outputs. */
 
-import { useEffect, useState } from 'react';
+import { useEffect, useRef, useState } from 'react';
 
 import { RUNNING, WAITING, type Explanation, type Job } from '@jupyter-gpu-quota/api';
 
@@ -17,7 +17,10 @@ import { Start } from '../Start';
 
 export function JobPanel({ id, onBack }: { id: string; onBack(): void }): JSX.Element {
   const trans = useTrans();
-  const job = useGpuState().jobs.get(id);
+  const found = useGpuState().jobs.get(id);
+  const shown = useRef(found);
+  shown.current = found ?? (shown.current?.id === id ? shown.current : undefined); // An old job may leave the state while it is read.
+  const job = shown.current;
   return (
     <div className="jgq-job-panel">
       <button className="jgq-button jgq-back" onClick={onBack} autoFocus>
