@@ -143,11 +143,11 @@ class OrdersWorld:
     def record(self, name: str) -> dict[str, str]:
         return data_of(self.server.of("configmaps").get(name, {}))
 
-    def see(self, name: str, phase: str, state: Json, node: str = "n", **status: str) -> None:
+    def see(self, name: str, phase: str, state: Json, node: str = "n", **status: object) -> None:
         """A kubelet reports the state of a pod's container."""
         self.thread.call(self._see(name, phase, state, node, status), 5.0)
 
-    async def _see(self, name: str, phase: str, state: Json, node: str, more: dict[str, str]) -> None:
+    async def _see(self, name: str, phase: str, state: Json, node: str, more: Json) -> None:
         path = next(path for path in self.server.objects if path.endswith(f"/pods/{name}"))
         status = {"phase": phase, "containerStatuses": [{"name": "job", "state": state}], **more}
         seen = self.server.objects[path] | {"spec": {"nodeName": node}, "status": status}

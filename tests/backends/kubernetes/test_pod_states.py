@@ -22,6 +22,7 @@ OURS = {"annotations": {"gpu-quota.jupyter.org/stop-reason": "reclaimed"}}
 OVER = {"annotations": {"gpu-quota.jupyter.org/over-limit": "its outputs hold 2 bytes, and its limit is 1 bytes"}}
 BOTH = {"annotations": OURS["annotations"] | OVER["annotations"]}
 RUNNING = {"running": {"startedAt": "2026-11-24T10:00:05Z"}}
+EVICTED = {"reason": "EvictionByEvictionAPI"}
 DISRUPTED = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": "2026-11-24T10:00:40Z"}
 AT_10_00 = 1_795_514_400_000
 
@@ -122,6 +123,18 @@ def pod(
         pytest.param(
             pod("Failed", ended(137), conditions=[DISRUPTED | {"reason": "PreemptionByScheduler"}]), None, False, None,
             id="preempted by kube-scheduler",
+        ),
+        pytest.param(
+            pod("Succeeded", ended(0, "10:00:29"), metadata=REMOVED, conditions=[DISRUPTED | EVICTED]), 0, False, None,
+            id="it was evicted after it ended",
+        ),
+        pytest.param(
+            pod("Failed", ended(143, "10:00:30"), conditions=[DISRUPTED | EVICTED]), None, False, None,
+            id="it was evicted on a node whose clock is behind",
+        ),
+        pytest.param(
+            pod("Failed", ended(137, "10:00:10"), conditions=[DISRUPTED | {"reason": "TerminationByKubelet"}]),
+            None, False, None, id="preempted by its kubelet, which reports that after its other containers ended",
         ),
         pytest.param(
             pod("Failed", RUNNING, conditions=[DISRUPTED | {"reason": "DeletionByPodGC"}]), None, False, None,

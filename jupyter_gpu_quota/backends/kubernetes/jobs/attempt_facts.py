@@ -57,7 +57,7 @@ class AttemptFacts:
         self._objects, self._volume, self._on_waiting, self._node = objects, volume, on_waiting, node
         self._on_refused, self._later, self._leads = on_refused, later, leads
         self.logs, self._not_created = EndLogs(objects, volume.log_limit_mib << 20), dict[Rank, str]()
-        self._keeping, self._asked = set[Rank](), dict[Rank, Status]()
+        self._keeping, self._seen_ends = set[Rank](), dict[Rank, tuple[Status, Status]]()
         self._recording_since, self._deleted = dict[Rank, float](), dict[Rank, tuple[str, float]]()
         self.newest: dict[Rank, RankFact] = {}
         self._ranks: dict[Attempt, dict[Rank, None]] = {}
@@ -238,7 +238,9 @@ class AttemptFacts:
         rank = rank_of(pod)
         if (known := self._ends_of(rank[:2]).get(rank)) is None:
             asked = {} if "notice" in status else pause_before(data, status["ended_at"])
-            asked = self._asked.setdefault(rank, asked)  # a stop order that comes while it is kept is too late
+            # a stop order or an eviction that comes while it is kept is too late
+            first, asked = self._seen_ends.setdefault(rank, (status, asked))
+            status = status if first["exit_status"] is None else first
             self._keeping.add(rank)
             self._later(rank, partial(self._keep_end, pod, status | asked, data))
         return known
@@ -255,7 +257,7 @@ class AttemptFacts:
             self._keeping.discard(rank)
         kept.pop("placements", None)  # of thousands of ends; no fact has them
         self._ends_of(rank[:2])[rank] = kept
-        self._asked.pop(rank, None)
+        self._seen_ends.pop(rank, None)
         if "why_lost" in kept and not kept.get("pause_requested"):
             log.warning("job %s, attempt %d, rank %d was lost: %s", *rank, kept["why_lost"])
         return True

@@ -21,9 +21,10 @@ Kubernetes keeps times in seconds: a start is rounded down and an end is rounded
 
 from __future__ import annotations
 
+import math
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -126,6 +127,9 @@ NOT_ADMITTED = re.compile(r"UnexpectedAdmissionError|TopologyAffinityError|OutOf
 """Reasons of a pod whose kubelet does not admit it, such as for a device or memory that it does not have."""
 
 TERMINAL = frozenset({"Succeeded", "Failed"})
+
+ENDED_BY_KUBELET = "TerminationByKubelet"
+"""The reason of a DisruptionTarget that a kubelet sets. Its time is that of the report, after the containers ended."""
 
 
 def at_ms(text: str) -> int:
@@ -370,22 +374,27 @@ def _exit(pod: Json, ended: Mapping[str, Any]) -> dict[str, Any]:
 def _is_lost(pod: Json) -> bool:
     """Whether others than us ended a pod: an eviction, a drain, kube-scheduler, or a deletion by hand.
 
-    A container ends by the clock of its node, and a pod is deleted by that of the API server. An end that was seen
-    before the deletion is kept already, so one that is not clearly older is most likely caused by it.
+    A container ends by the clock of its node, and a pod is evicted or deleted by that of the API server. An end that
+    was seen before is kept already, so one that is not clearly older is most likely caused by it.
     """
     status, metadata = pod.get("status", {}), pod["metadata"]
     if {STOP_REASON, OVER_LIMIT} & metadata.get("annotations", {}).keys():
         return False
-    disrupted = any(
-        each["type"] == "DisruptionTarget" and each["status"] == "True" for each in status.get("conditions", ())
-    )
-    if status.get("reason") in ("Evicted", "NodeLost", "Shutdown", "Terminated") or disrupted:
+    if status.get("reason") in ("Evicted", "NodeLost", "Shutdown", "Terminated"):
         return True
-    if "deletionTimestamp" not in metadata:
-        return False
-    asked_at = at_ms(metadata["deletionTimestamp"]) - metadata.get("deletionGracePeriodSeconds", 0) * SECOND_MS
-    ended = _container_state(pod).get("terminated", {})
-    return "finishedAt" not in ended or at_ms(ended["finishedAt"]) + SECOND_MS + CLOCKS_DIFFER_MS > asked_at
+    finished = _container_state(pod).get("terminated", {}).get("finishedAt")
+    ended_at = at_ms(finished) + SECOND_MS + CLOCKS_DIFFER_MS if finished else math.inf
+    return any(ended_at > asked_at for asked_at in _disruptions_of(pod))
+
+
+def _disruptions_of(pod: Json) -> Iterator[float]:
+    """When others evicted a pod and when they deleted it, as far as they did: pods that have ended are evicted, too."""
+    metadata, condition = pod["metadata"], _condition(pod, "DisruptionTarget")
+    if condition.get("status") == "True":
+        since = None if condition.get("reason") == ENDED_BY_KUBELET else condition.get("lastTransitionTime")
+        yield at_ms(since) if since else -math.inf
+    if "deletionTimestamp" in metadata:
+        yield at_ms(metadata["deletionTimestamp"]) - metadata.get("deletionGracePeriodSeconds", 0) * SECOND_MS
 
 
 def _ended_at(pod: Json, ended: Mapping[str, Any]) -> int:
