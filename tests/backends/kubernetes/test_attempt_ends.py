@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.backends.kubernetes.jobs.volume import JobVolume
 from tests.backends.kubernetes.test_orders import OrdersWorld
 from tests.backends.worlds import order
 from tests.patience import until
+
+AT_10_00 = 1_795_514_400_000
 
 
 @pytest.fixture
@@ -37,3 +40,17 @@ def test_an_end_that_was_seen_before_an_eviction_keeps_its_exit_status_even_if_i
     world.thread.run(("progress",), world.jobs.publish_forever)
     (fact,) = until(lambda: [fact for fact in world.jobs.observe() if fact.tree_gone])
     assert (fact.exit_status, fact.why_lost) == (0, None)
+
+
+def test_a_rank_that_kubelets_refuse_for_a_sysctl_again_and_again_is_refused(
+    world: OrdersWorld, tmp_path: Path
+) -> None:
+    why = "SysctlForbidden: Pod was rejected: forbidden sysctl"
+    before = {"ended_at": AT_10_00 - 40_000, "exit_status": None, "why_lost": why}
+    JobVolume(str(tmp_path)).record_end({"job": "J", "attempt": 1, "rank": 0, **before}, b"")
+    world.jobs.start(order("J", "runs on", attempt=2))
+    until(lambda: world.server.of("pods"))
+    reason, _, message = why.partition(": ")
+    world.see("gq-j-2-0", "Failed", {}, reason=reason, message=message, containerStatuses=[])
+    (fact,) = until(lambda: [fact for fact in world.jobs.observe() if fact.tree_gone])
+    assert (fact.refused, fact.why_lost) == (why, None)

@@ -11,6 +11,7 @@ from jupyter_gpu_quota.backends.kubernetes.jobs.pod_states import (
     abandoned_status,
     is_abandoned,
     is_over,
+    not_admitted,
     rank_status,
     why_lost,
     why_waiting,
@@ -355,6 +356,39 @@ def test_why_a_rank_was_lost_is_in_the_words_of_kubernetes() -> None:
     condition = DISRUPTED | {"reason": "DeletionByPodGC", "message": "no node"}
     assert why_lost(pod("Failed", conditions=[condition])) == "DeletionByPodGC: no node"
     assert why_lost(pod("Failed", metadata=STOPPED)) == "its pod was deleted"
+
+
+NOT_LOCATED = {
+    "terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown", "startedAt": None, "finishedAt": None}
+}
+
+
+@pytest.mark.parametrize(
+    ("found", "word"),
+    [
+        pytest.param(pod("Failed", reason="UnexpectedAdmissionError"), "UnexpectedAdmissionError", id="no device"),
+        pytest.param(pod("Failed", reason="OutOfmemory"), "OutOfmemory", id="no memory"),
+        pytest.param(pod("Failed", reason="SysctlForbidden"), "SysctlForbidden", id="a sysctl that it does not allow"),
+        pytest.param(pod("Failed", reason="AppArmor"), "AppArmor", id="an AppArmor profile that it does not have"),
+        pytest.param(pod("Failed", reason="PodFeatureUnsupported"), "PodFeatureUnsupported", id="an older kubelet"),
+        pytest.param(
+            pod("Failed", NOT_LOCATED, reason="VolumeAttachmentLimitExceeded"), "VolumeAttachmentLimitExceeded",
+            id="too many volumes, found when its container had a status",
+        ),
+        pytest.param(pod("Failed", RUNNING, reason="SysctlForbidden"), "", id="its container ran before"),
+        pytest.param(pod("Failed", ended(137), reason="SysctlForbidden"), "", id="its container ended before"),
+        pytest.param(pod("Pending", reason="SysctlForbidden"), "", id="it has not failed"),
+        pytest.param(pod("Failed"), "", id="no reason"),
+        pytest.param(pod("Failed", reason="Evicted"), "", id="its node is full"),
+        pytest.param(pod("Failed", reason="NodeShutdown"), "", id="its node shuts down"),
+        pytest.param(pod("Failed", reason="NodeAffinity"), "", id="the labels of its node changed"),
+        pytest.param(
+            pod("Failed", reason="SysctlForbidden", conditions=[DISRUPTED | EVICTED]), "", id="others evicted it"
+        ),
+    ],
+)  # fmt: skip
+def test_a_pod_that_its_kubelet_refuses_for_itself_is_distinguished(found: dict[str, Any], word: str) -> None:
+    assert not_admitted(found) == word
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,14 @@ KUBELET = re.compile(r"v(\d+)\.(\d+)\.")
 OTHER_NODE = frozenset({UNSCHEDULABLE, GATED, NOT_PREPARED})
 """Verdicts by which a rank is lost, so that its job is queued again and may be placed elsewhere."""
 
-NOT_ADMITTED = re.compile(r"UnexpectedAdmissionError|TopologyAffinityError|OutOf")
-"""Reasons of a pod whose kubelet does not admit it, such as for a device or memory that it does not have."""
+NODE_GAVE_UP = frozenset({"Evicted", "NodeLost", "NodeShutdown", "Preempting", "Shutdown", "Terminated"})
+"""Reasons of a pod that its node ended or did not take, because it was full or shut down."""
+NOT_FOR_ITSELF = NODE_GAVE_UP | {"NodeAffinity", "TaintToleration", "DeadlineExceeded"}
+"""Reasons of a failed pod for which its kubelet did not refuse it as it is.
+
+Where the labels or taints of a node change between kube-scheduler and kubelet, kube-scheduler obeys them next time. A
+deadline is one that the site has set. Source: ``rejectPod`` and the admission handlers of the kubelet.
+"""
 
 TERMINAL = frozenset({"Succeeded", "Failed"})
 
@@ -326,9 +332,15 @@ def why_lost(pod: Json) -> str:
 
 
 def not_admitted(pod: Json) -> str:
-    """The word of a kubelet that did not admit a pod; empty: it did, or gave it up."""
-    reason: str = pod.get("status", {}).get("reason", "")
-    return reason if NOT_ADMITTED.match(reason) else ""
+    """The word of a kubelet that did not admit a pod, such as for a device that it does not have; empty: it did.
+
+    Also empty where it may admit the same pod: it gave up all pods, or others ended this one.
+    """
+    status, state = pod.get("status", {}), _container_state(pod)
+    reason: str = status.get("reason") or ""
+    began = "running" in state or state.get("terminated", {}).get("startedAt")
+    disrupted = _condition(pod, "DisruptionTarget").get("status") == "True"
+    return "" if _phase(pod) != "Failed" or reason in NOT_FOR_ITSELF or began or disrupted else reason
 
 
 def refusal(why: str) -> dict[str, Any]:
@@ -380,7 +392,7 @@ def _is_lost(pod: Json) -> bool:
     status, metadata = pod.get("status", {}), pod["metadata"]
     if {STOP_REASON, OVER_LIMIT} & metadata.get("annotations", {}).keys():
         return False
-    if status.get("reason") in ("Evicted", "NodeLost", "Shutdown", "Terminated"):
+    if status.get("reason") in NODE_GAVE_UP:
         return True
     finished = _container_state(pod).get("terminated", {}).get("finishedAt")
     ended_at = at_ms(finished) + SECOND_MS + CLOCKS_DIFFER_MS if finished else math.inf
