@@ -139,6 +139,19 @@ POD = 'pods "gq-j-1-0" is forbidden: '
             id="a policy",
         ),
         pytest.param(
+            422, POD + "ValidatingAdmissionPolicy 'images' with binding 'all' denied request: failed to configure "
+            "binding: paramKind kind `v1, Kind=ConfigMap` not yet synced to use for admission", Forbidden,
+            id="a policy whose parameters are not read yet",
+        ),
+        pytest.param(
+            403, POD + "ValidatingAdmissionPolicy 'images' denied request: failed to configure policy: no such kind",
+            Forbidden, id="a policy that cannot be evaluated now",
+        ),
+        pytest.param(
+            422, POD + "ValidatingAdmissionPolicy 'images' with binding 'all' denied request: no digest", Refused,
+            id="an invalid value by a policy",
+        ),
+        pytest.param(
             403, POD + 'User "system:serviceaccount:hub:gq" cannot create resource "pods" in API group ""', Forbidden,
             id="a missing permission",
         ),

@@ -96,6 +96,11 @@ A ResourceQuota also refuses a pod without a request or limit that it constrains
 may have room later.
 Source: the admission plugins limitranger and resourcequota.
 """
+NOT_CONFIGURED = re.compile(r"denied request: failed to configure (?:policy|binding): ")
+"""In the message of a 403 or 422 of an admission policy that judges nothing now, as its parameters are not read yet.
+
+Source: the dispatchers of the admission plugin policy.
+"""
 WEBHOOK_FAILED = "failed calling webhook"
 """In the message of a 500 where a webhook does not answer: other objects may be accepted."""
 
@@ -300,6 +305,8 @@ def failure(status: int, message: str, reason: str = "") -> RequestFailed:
     """The error of an HTTP status, and the reason that the server gives for it."""
     if reason == "AlreadyExists":
         return AlreadyExists(status, message)
+    if NOT_CONFIGURED.search(message):
+        return Forbidden(status, message)
     if status == FORBIDDEN and JUDGED.search(message):
         return Refused(status, message)
     if status == INTERNAL_ERROR and WEBHOOK_FAILED in message:
