@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.backends.kubernetes.client.api_server import NotFound, RequestFailed, failure
 from jupyter_gpu_quota.backends.kubernetes.jobs.volume import JobVolume
 from tests.backends.kubernetes.test_orders import OrdersWorld
-from tests.backends.worlds import order
+from tests.backends.worlds import order, stop
 from tests.patience import until
 
 AT_10_00 = 1_795_514_400_000
@@ -54,3 +55,25 @@ def test_a_rank_that_kubelets_refuse_for_a_sysctl_again_and_again_is_refused(
     world.see("gq-j-2-0", "Failed", {}, reason=reason, message=message, containerStatuses=[])
     (fact,) = until(lambda: [fact for fact in world.jobs.observe() if fact.tree_gone])
     assert (fact.refused, fact.why_lost) == (why, None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_ordered"),
+    [
+        pytest.param(failure(409, "the object has been modified"), False, id="the pod changed meanwhile"),
+        pytest.param(NotFound(404, "no such pod"), True, id="the pod is gone"),
+    ],
+)
+def test_a_stop_is_ordered_when_no_pod_needs_a_deletion_any_more(
+    world: OrdersWorld, answer: RequestFailed, is_ordered: bool
+) -> None:
+    world.jobs.start(order("J", "runs on", ranks=2))
+    until(lambda: len(world.server.of("pods")) == 2 and world.ended("start", "J", 1))
+    world.server.why = answer
+    world.server.broken.add("/pods/gq-j-1-1")
+    world.jobs.stop(stop("J", ranks=2))
+    until(lambda: world.server.failed and world.ended("stop", "J", 1))
+    assert (world.jobs.stop_ordered_at("J", 1) is not None) == is_ordered
+    world.server.broken.clear()
+    world.jobs.stop(stop("J", ranks=2))
+    until(lambda: world.jobs.stop_ordered_at("J", 1), what=lambda: world.server.objects)

@@ -104,14 +104,15 @@ class AttemptObjects:
         if resource == "pods":
             self.pods.note(made)
 
-    async def delete(self, pod: Json, fencing: int, why: Mapping[str, str], grace_s: int) -> None:
+    async def delete(self, pod: Json, fencing: int, why: Mapping[str, str], grace_s: int) -> bool:
         """Delete a pod in the state in which it was marked, unless it ended before.
 
-        ``why``: the annotation of a pause, or of an exceeded limit; without one the rank counts as lost.
+        Returns whether the deletion was accepted or is not needed. ``why``: the annotation of a pause, or of an
+        exceeded limit; without one the rank counts as lost.
         """
         metadata, grace_s = pod["metadata"], max(MIN_GRACE_S, grace_s)
         if metadata.get("deletionGracePeriodSeconds", grace_s + 1) <= grace_s:
-            return  # it stops at least as soon
+            return True  # it stops at least as soon
         path = f"{self._core}/pods/{metadata['name']}"
         marks = {"annotations": {FENCING: str(fencing), **why}}
         try:
@@ -120,8 +121,12 @@ class AttemptObjects:
                 deleted = await self._server.delete(path, {"gracePeriodSeconds": grace_s, "preconditions": marked})
                 if deleted.get("kind") == "Pod":
                     self.pods.note(deleted)
-        except (NotFound, Conflict) as error:
+        except NotFound:
+            return True
+        except Conflict as error:
             log.info("pod %s changed while it was stopped, the order is repeated: %s", metadata["name"], error)
+            return False
+        return True
 
     async def _annotate_for_deletion(self, path: str, marks: Json) -> Json | None:
         """Annotate a pod before its deletion. Returns the preconditions of the deletion; None if the pod has ended.

@@ -324,8 +324,8 @@ class KubernetesJobs:
             pods = [pod for pod in self.objects.pods_of(*key) if not is_over(pod)]
             await asyncio.to_thread(self._request_pause, pods, order.reason)
             why = {STOP_REASON: order.reason}
-            await all_of([self.objects.delete(pod, order.fencing, why, order.grace_s) for pod in pods])
-            self._stop_ordered_at.setdefault(key, time.time_ns() // 1_000_000)
+            if all(await all_of([self.objects.delete(pod, order.fencing, why, order.grace_s) for pod in pods])):
+                self._stop_ordered_at.setdefault(key, time.time_ns() // 1_000_000)
 
     def _request_pause(self, pods: Sequence[Json], reason: str) -> None:
         for pod in pods:
