@@ -15,6 +15,7 @@ from tests.backends.worlds import order, stop
 from tests.patience import until
 
 AT_10_00 = 1_795_514_400_000
+ENDED = {"exitCode": 0, "startedAt": "2026-11-24T10:00:01Z", "finishedAt": "2026-11-24T10:00:02Z"}
 
 
 @pytest.fixture
@@ -77,3 +78,24 @@ def test_a_stop_is_ordered_when_no_pod_needs_a_deletion_any_more(
     world.server.broken.clear()
     world.jobs.stop(stop("J", ranks=2))
     until(lambda: world.jobs.stop_ordered_at("J", 1), what=lambda: world.server.objects)
+
+
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["it ended by itself", "it obeyed a pause"])
+def test_a_container_beside_the_job_has_a_short_grace_when_the_job_has_ended(
+    world: OrdersWorld, is_stopped: bool
+) -> None:
+    world.open(world.server.later)
+    world.jobs.start(order("J", "runs on", grace_s=600))
+    until(lambda: world.server.of("pods") and world.ended("start", "J", 1))
+    states = {"job": {"terminated": ENDED}, "proxy": {"running": {"startedAt": ENDED["startedAt"]}}}
+    running = [{"name": name, "state": states["proxy"]} for name in states]
+    world.see("gq-j-1-0", "Running", {}, containerStatuses=running)
+    if is_stopped:
+        world.jobs.stop(stop("J", grace_s=600))
+        until(lambda: world.jobs.stop_ordered_at("J", 1))
+    ended = [{"name": name, "state": state} for name, state in states.items()]
+    world.see("gq-j-1-0", "Running", {}, containerStatuses=ended)
+    until(lambda: [fact for fact in world.jobs.observe() if fact.tree_gone])
+    world.jobs.settled("J", 1)
+    until(lambda: world.ended("settled", "J", 1) and not world.server.of("configmaps"))
+    assert world.server.of("pods")["gq-j-1-0"]["metadata"]["deletionGracePeriodSeconds"] == 5

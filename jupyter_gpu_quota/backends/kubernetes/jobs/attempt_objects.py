@@ -14,12 +14,15 @@ from ...rendering.pods import CONTAINER, MIN_GRACE_S, PodSettings, attempt_recor
 from ..client.api_server import AlreadyExists, ApiServer, Conflict, Json, NotFound
 from ..client.informer import Informer
 from ..client.kept_fields import kept_of_rank, kept_of_record
-from .pod_states import is_over
+from .pod_states import is_over, is_terminal
 from .records import data_of, ranks_of
 
 log = logging.getLogger(__name__)
 
 KNOWN_AGAIN_S = 0.2
+
+OTHERS_GRACE_S = 5
+"""The grace of containers beside that of the job, when it has ended: until they end no other pod gets the devices."""
 
 
 class AttemptObjects:
@@ -138,7 +141,7 @@ class AttemptObjects:
         return None if is_over(marked) else {name: marked["metadata"][name] for name in ("uid", "resourceVersion")}
 
     async def release(self, pod: Json, fencing: int) -> None:
-        """Remove a pod that ended."""
+        """Remove a pod that ended. Containers beside that of the job may still run: they have a short grace."""
         path = f"{self._core}/pods/{pod['metadata']['name']}"
         finalizers = [each for each in pod["metadata"].get("finalizers", ()) if each != FINALIZER]
         body = {"metadata": {"annotations": {FENCING: str(fencing)}, "finalizers": finalizers or None}}
@@ -146,18 +149,23 @@ class AttemptObjects:
             released = await self._server.patch(path, body, later=True)
         except NotFound:
             return
-        if "deletionTimestamp" not in released["metadata"]:
-            await self._remove(path, released)
+        metadata = released["metadata"]
+        if is_terminal(released):
+            if "deletionTimestamp" not in metadata:
+                await self._remove(path, released)
+        elif metadata.get("deletionGracePeriodSeconds", OTHERS_GRACE_S + 1) > OTHERS_GRACE_S:
+            await self._remove(path, released, gracePeriodSeconds=OTHERS_GRACE_S)
 
     async def remove_record(self, job: str, attempt: int) -> None:
         """Remove a record; the cluster collects what it owns."""
         name = attempt_name(job, attempt)
         await self._remove(f"{self._core}/configmaps/{name}", self.records.objects.get(name))
 
-    async def _remove(self, path: str, found: Json | None) -> None:
+    async def _remove(self, path: str, found: Json | None, **options: int) -> None:
         if found is not None:
             try:
-                await self._server.delete(path, {"preconditions": {"uid": found["metadata"]["uid"]}}, later=True)
+                body = {"preconditions": {"uid": found["metadata"]["uid"]}, **options}
+                await self._server.delete(path, body, later=True)
             except (NotFound, Conflict):
                 return
 

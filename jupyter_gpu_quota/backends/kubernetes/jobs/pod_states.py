@@ -152,7 +152,12 @@ def rank_of(pod: Json) -> tuple[str, int, int]:
 def is_over(pod: Json) -> bool:
     """Whether no process of a rank is left: its pod or its container ended, or it was deleted before it had a node."""
     deleted = "deletionTimestamp" in pod["metadata"]
-    return _phase(pod) in TERMINAL or (deleted and not pod["spec"].get("nodeName")) or _has_others_alone(pod)
+    return is_terminal(pod) or (deleted and not pod["spec"].get("nodeName")) or _has_others_alone(pod)
+
+
+def is_terminal(pod: Json) -> bool:
+    """Whether Kubernetes says that a pod has ended: it is deleted at once, whatever its grace."""
+    return _phase(pod) in TERMINAL
 
 
 def _has_others_alone(pod: Json) -> bool:
