@@ -152,7 +152,7 @@ def rank_of(pod: Json) -> tuple[str, int, int]:
 def is_over(pod: Json) -> bool:
     """Whether no process of a rank is left: its pod or its container ended, or it was deleted before it had a node."""
     deleted = "deletionTimestamp" in pod["metadata"]
-    return is_terminal(pod) or (deleted and not pod["spec"].get("nodeName")) or _has_others_alone(pod)
+    return is_terminal(pod) or (deleted and not pod["spec"].get("nodeName")) or _has_ended_beside_sidecars(pod)
 
 
 def is_terminal(pod: Json) -> bool:
@@ -160,7 +160,7 @@ def is_terminal(pod: Json) -> bool:
     return _phase(pod) in TERMINAL
 
 
-def _has_others_alone(pod: Json) -> bool:
+def _has_ended_beside_sidecars(pod: Json) -> bool:
     """Whether the job's container ended beside others that did not, such as a proxy, which may run for ever.
 
     Without such a container the kubelet ends the pod, and only then says why.
