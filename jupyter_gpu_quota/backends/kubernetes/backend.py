@@ -98,14 +98,19 @@ class KubernetesBackend:
         nodes, slices = list(self._nodes.objects.values()), list(self._slices.objects.values())
         known, pods = self._settings, list(self._all_pods.objects.values())
         others = self._other_requests.read(nodes, pods, time.monotonic())
-        return inventory(nodes, slices, known.driver, known.fractions, known.topology_labels, others)
+        return inventory(
+            nodes, slices, known.driver, known.fractions, known.topology_labels, others, device_class=known.device_class
+        )
 
     def _published(self) -> dict[str, PublishedDevice] | None:
         """The devices of the driver by UUID; None while they are not known."""
         if not self._slices.is_synced:
             return None
-        found = published_devices(list(self._slices.objects.values()), self._settings.driver, self._settings.fractions)
-        return {each.uuid: each for each in found}
+        return {each.uuid: each for each in self._published_devices()}
+
+    def _published_devices(self) -> list[PublishedDevice]:
+        slices, known = list(self._slices.objects.values()), self._settings
+        return published_devices(slices, known.driver, known.fractions, device_class=known.device_class)
 
     def _node(self, name: str) -> Json | None:
         """The newest state of a node; None: it is not known."""
@@ -116,8 +121,8 @@ class KubernetesBackend:
         if not all(each.is_synced for each in (self._nodes, self._slices, self._claims, self._all_pods)):
             return None
         pods, claims = (self._of_others(each) for each in (self._all_pods, self._claims))
-        published = published_devices(list(self._slices.objects.values()), self._settings.driver)
-        return claimed_by_others(claims, published) | counted_by_others(pods, users, list(self._nodes.objects.values()))
+        nodes = list(self._nodes.objects.values())
+        return claimed_by_others(claims, self._published_devices()) | counted_by_others(pods, users, nodes)
 
     def _of_others(self, informer: Informer) -> list[Json]:
         hub, namespace = self._settings.hub, self._settings.namespace

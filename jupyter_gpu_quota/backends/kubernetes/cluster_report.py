@@ -13,7 +13,14 @@ from .client.api_server import ApiServer, Json, RequestFailed
 from .client.fencing import ClusterFence, FenceMissing
 from .client.kept_fields import kept_of_pod
 from .devices.foreign_use import claimed_by_others, counted_by_others, is_ours
-from .devices.inventory import PublishedDevice, inventory, not_allocatable, published_devices, slices_of
+from .devices.inventory import (
+    PublishedDevice,
+    inventory,
+    not_allocatable,
+    of_other_classes,
+    published_devices,
+    slices_of,
+)
 from .devices.taints import untolerated
 from .permissions import PERMISSIONS, Permission
 
@@ -26,7 +33,8 @@ class ClusterReport:
 
     ``published`` are by UUID; ``used_by_others`` are milli-GPU by device; ``taints`` are those
     that jobs do not tolerate, of schedulable nodes with devices. ``sliced`` has in how many time slices the plugin of a
-    node divides each device, ``unhealthy`` how many of its devices the plugin does not give.
+    node divides each device, ``unhealthy`` how many of its devices the plugin does not give, ``of_other_classes`` how
+    many of its devices claims of the device class cannot get.
     """
 
     version: str
@@ -39,6 +47,7 @@ class ClusterReport:
     taints: Mapping[str, Sequence[str]]
     sliced: Mapping[str, int] = field(default_factory=dict)
     unhealthy: Mapping[str, int] = field(default_factory=dict)
+    of_other_classes: Mapping[str, int] = field(default_factory=dict)
     unread: str = ""
 
 
@@ -52,12 +61,14 @@ async def read_cluster(server: ApiServer, settings: PodSettings) -> ClusterRepor
         nodes, slices, claims, pods = [await _all(server, path) for path in _LISTED]
     except RequestFailed as error:
         return ClusterReport(**about, published={}, used_by_others={}, taints={}, unread=str(error))
-    found, devices, _ = inventory(nodes, slices, settings.driver, settings.fractions, settings.topology_labels)
-    published = published_devices(slices, settings.driver, settings.fractions)
+    driver, fractions, of_class = settings.driver, settings.fractions, settings.device_class
+    found, devices, _ = inventory(nodes, slices, driver, fractions, settings.topology_labels, device_class=of_class)
+    published = published_devices(slices, driver, fractions, device_class=of_class)
     used = _used_by_others(claims, pods, devices, published, settings)
     return ClusterReport(
         **about, nodes=found, devices=devices, published={each.uuid: each for each in published}, used_by_others=used,
         taints=_taints(nodes, {each.id for each in found}, settings), **_of_plugins(nodes),
+        of_other_classes=of_other_classes(slices, driver, of_class),
     )  # fmt: skip
 
 

@@ -72,6 +72,7 @@ def results(found: ClusterReport, settings: PodSettings) -> Iterator[Result]:
         return
     yield _devices(found)
     yield from _of_plugins(found)
+    yield from _of_other_classes(found, settings)
     yield _taints(found)
     yield _fractions(found, settings)
     yield topology(found.nodes, settings.topology_labels)
@@ -116,6 +117,15 @@ def _of_plugins(found: ClusterReport) -> Iterator[Result]:
         names = ", ".join(f"{node} ({number})" for node, number in sorted(found.unhealthy.items()))
         advice = "read the log of the device plugin on these nodes"
         yield warn("unhealthy", f"the device plugin does not give all devices of {names}", advice)
+
+
+def _of_other_classes(found: ClusterReport, settings: PodSettings) -> Iterator[Result]:
+    """Devices of the driver, such as MIG instances, that claims of its class cannot get."""
+    if found.of_other_classes:
+        names = ", ".join(f"{node} ({number})" for node, number in sorted(found.of_other_classes.items()))
+        of_class = settings.device_class or settings.driver
+        advice = "jobs do not get these; c.GPUQuota.kubernetes_device_class names the class of their claims"
+        yield warn("device class", f"class {of_class} does not have all devices of these nodes: {names}", advice)
 
 
 def _taints(found: ClusterReport) -> Result:

@@ -18,7 +18,7 @@ from jupyter_gpu_quota.core.model import Allocation, Device
 
 PUBLISHED = PublishedDevice(
     driver="gpu.nvidia.com", pool="n", name="gpu-0", node="n", uuid="GPU-0", model="H", memory_mib=80_000,
-    is_shareable=True,
+    is_shareable=True, partitions=("gpu-0-mig-1",),
 )  # fmt: skip
 
 
@@ -40,6 +40,8 @@ def claim(memory: str | None, device: str = "gpu-0", **more: Any) -> dict[str, A
         pytest.param([claim(None, adminAccess=True)], {}, id="a claim with admin access has nothing of it"),
         pytest.param([claim(None, adminAccess=False)], {"n/gpu-0": 1000}, id="a claim without admin access"),
         pytest.param([claim("1Mi", "gpu-7")], {}, id="a device that is not published"),
+        pytest.param([claim(None, "gpu-0-mig-1")], {"n/gpu-0": 1000}, id="a partition takes the whole device"),
+        pytest.param([claim("1Mi", "gpu-0-mig-1")], {"n/gpu-0": 1000}, id="also one that is given in parts"),
     ],
 )
 def test_what_claims_of_others_have(claims: list[dict[str, Any]], expected: dict[str, int]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpu_quota.backends.kubernetes.client.kept_fields import kept_of_node
-from jupyter_gpu_quota.backends.kubernetes.devices.inventory import PublishedDevice
+from jupyter_gpu_quota.backends.kubernetes.devices.inventory import PublishedDevice, of_other_classes
 from jupyter_gpu_quota.backends.kubernetes.devices.inventory import inventory as inventory_of
 from jupyter_gpu_quota.backends.kubernetes.devices.inventory import published_devices as devices_of
 from jupyter_gpu_quota.backends.kubernetes.devices.quantities import exact, milli, whole
@@ -216,6 +216,46 @@ def test_a_device_with_a_taint_is_unhealthy(taints: list[dict[str, str]], troubl
     (found,) = inventory([node("gpu01", 8)], [resource_slice(device(taints=taints))]).devices
     health = Health.UNHEALTHY if trouble else Health.HEALTHY
     assert (found.health, found.trouble) == (health, trouble and f"it is tainted: {trouble}")
+
+
+MIG = {
+    "type": {"string": "mig"}, "uuid": {"string": "MIG-0"}, "parentUUID": {"string": "GPU-gpu-0"},
+    "productName": {"string": "NVIDIA H100"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("device_class", "expected"),
+    [
+        pytest.param("", ["gpu-0"], id="the class of the driver has whole GPUs"),
+        pytest.param("gpu.nvidia.com", ["gpu-0"], id="the same by name"),
+        pytest.param("mig.nvidia.com", ["gpu-0-mig-1"], id="that of MIG instances"),
+        pytest.param("of-the-site", ["gpu-0", "gpu-0-mig-1"], id="one of the site may have both"),
+    ],
+)
+def test_only_devices_that_claims_of_the_class_can_get_are_devices(device_class: str, expected: list[str]) -> None:
+    whole_gpu = device(attributes=device()["attributes"] | {"gpu.nvidia.com/type": {"string": "gpu"}})
+    slices = [resource_slice(whole_gpu, device("gpu-0-mig-1", attributes=MIG))]
+    found = devices_of(slices, DRIVER, device_class=device_class)
+    assert [each.name for each in found] == expected
+    _, devices, _ = inventory_of([node("gpu01")], slices, DRIVER, device_class=device_class)
+    assert [each.id for each in devices] == [f"gpu01/{name}" for name in expected]
+    left_out = 2 - len(expected)
+    assert of_other_classes(slices, DRIVER, device_class) == ({"gpu01": left_out} if left_out else {})
+
+
+def test_the_types_of_another_driver_are_not_judged() -> None:
+    attributes = device()["attributes"] | {"type": {"string": "amdgpu"}}
+    (found,) = devices_of([resource_slice(device(attributes=attributes), driver="gpu.amd.com")], "gpu.amd.com")
+    assert found.name == "gpu-0"
+
+
+def test_a_device_names_its_partitions() -> None:
+    abstract = {"type": {"string": "mig"}, "parentUUID": {"string": "GPU-gpu-0"}}
+    slices = [resource_slice(device(), device("mig-a", attributes=MIG), device("mig-b", attributes=abstract))]
+    (found,) = published_devices(slices)
+    assert found.partitions == ("mig-a", "mig-b")
+    assert of_other_classes(slices, DRIVER) == {"gpu01": 1}, "one without a UUID does not exist yet"
 
 
 def test_a_device_without_a_uuid_or_memory_is_left_out() -> None:

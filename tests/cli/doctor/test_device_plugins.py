@@ -1,4 +1,4 @@
-"""What ``doctor`` says of devices that a device plugin counts and jobs do not get."""
+"""What ``doctor`` says of devices that jobs do not get."""
 
 from __future__ import annotations
 
@@ -19,6 +19,14 @@ def test_slices_and_unhealthy_devices_are_named() -> None:
     said = {each.what: each.found for each in results(report, SETTINGS)}
     assert said["time slices"].endswith("on a (4 of each device)")
     assert said["unhealthy"] == "the device plugin does not give all devices of b (1)"
+
+
+def test_devices_of_another_class_are_counted_by_node() -> None:
+    report = ClusterReport(
+        version="v1.36", missing=(), fence=1, published={}, used_by_others={}, taints={}, of_other_classes={"a": 7}
+    )
+    said = {each.what: each.found for each in results(report, SETTINGS)}
+    assert said["device class"] == "class gpu.nvidia.com does not have all devices of these nodes: a (7)"
 
 
 def test_a_cluster_of_whole_devices_has_no_such_line() -> None:

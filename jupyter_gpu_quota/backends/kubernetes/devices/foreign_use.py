@@ -6,7 +6,7 @@ counted as used, from the last one on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -27,19 +27,22 @@ def is_ours(found: Json, hub: str, namespace: str) -> bool:
     return metadata.get("namespace") == namespace and (metadata.get("labels") or {}).get(HUB) == hub
 
 
-def claimed_by_others(claims: Iterable[Json], published: Iterable[PublishedDevice]) -> dict[str, int]:
+def claimed_by_others(claims: Iterable[Json], published: Collection[PublishedDevice]) -> dict[str, int]:
     """Milli-GPU by device id, rounded up, of these claims of others. A claim without an amount has the whole device.
 
-    One with admin access, such as that of a monitor, takes nothing of it.
+    One with admin access, such as that of a monitor, takes nothing of it. One for a partition takes the whole device,
+    which cannot be given beside it.
     """
-    devices = {(each.driver, each.pool, each.name): each for each in published}
+    devices = {(each.driver, each.pool, name): each for each in published for name in each.partitions}
+    devices |= {(each.driver, each.pool, each.name): each for each in published}
     found: dict[str, int] = {}
     for claim in claims:
         allocation = claim.get("status", {}).get("allocation") or {}
         for result in allocation.get("devices", {}).get("results", ()):
             device = devices.get((result["driver"], result["pool"], result["device"]))
             if device is not None and not result.get("adminAccess"):
-                amount = _milli(result.get("consumedCapacity", {}).get("memory"), device)
+                is_partition = result["device"] != device.name
+                amount = _milli(None if is_partition else result.get("consumedCapacity", {}).get("memory"), device)
                 id = f"{device.node}/{device.name}"
                 found[id] = min(WHOLE_DEVICE, found.get(id, 0) + amount)
     return found

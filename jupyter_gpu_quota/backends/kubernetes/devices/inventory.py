@@ -7,7 +7,8 @@ without a request takes all of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,13 +24,16 @@ Json = dict[str, Any]
 MIB = 1 << 20
 SIMULATED_MODEL, SIMULATED_MEMORY_MIB = "Simulated 80G", 81_920
 NAME_OF_MODEL = ("productName", "model")
+TYPE_OF_CLASS = {"gpu.nvidia.com": "gpu", "mig.nvidia.com": "mig"}
+"""The attribute ``type`` that a DeviceClass of NVIDIA's driver demands; of another class it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedDevice:
     """One device of a ResourceSlice. ``is_shareable``: several claims may each take a part of its memory.
 
-    ``taints``: those that keep jobs away, or end them.
+    ``taints``: those that keep jobs away, or end them. ``partitions``: the names of devices that are parts of it, such
+    as MIG instances.
     """
 
     driver: str
@@ -42,11 +46,13 @@ class PublishedDevice:
     is_shareable: bool
     why_not_shareable: str = ""
     taints: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
 
 
 def inventory(
     nodes: Iterable[Json], slices: Iterable[Json], driver: str, fractions: str = "auto",
-    topology_labels: Sequence[str] = (), others: Mapping[tuple[str, str], int] | None = None,
+    topology_labels: Sequence[str] = (), others: Mapping[tuple[str, str], int] | None = None, *,
+    device_class: str = "",
 ) -> Inventory:  # fmt: skip
     """Every node with devices, and its devices: published ones, or else those that a device plugin counts.
 
@@ -55,7 +61,7 @@ def inventory(
     and MiB that jobs do not get, by node and resource.
     """
     published: dict[str, list[PublishedDevice]] = {}
-    for each in published_devices(slices, driver):
+    for each in published_devices(slices, driver, device_class=device_class):
         published.setdefault(each.node, []).append(each)
     found_nodes, found_devices = [], list[Device]()
     for node in sorted(nodes, key=lambda each: str(each["metadata"]["name"])):
@@ -70,34 +76,71 @@ def inventory(
     return Inventory(tuple(found_nodes), tuple(found_devices))
 
 
-def published_devices(slices: Iterable[Json], driver: str, fractions: str = "auto") -> list[PublishedDevice]:
-    """The devices of a driver in the newest generation of each pool, whole ones with a UUID and memory."""
+def published_devices(
+    slices: Iterable[Json], driver: str, fractions: str = "auto", *, device_class: str = ""
+) -> list[PublishedDevice]:
+    """The devices of a driver that claims of a class may get, with a UUID and memory.
+
+    ``device_class`` is empty where it has the name of the driver.
+    """
+    listed = list(_listed(slices, driver))
+    partitions: dict[str, list[str]] = {}
+    for _, device, texts in listed:
+        if "parentUUID" in texts:
+            partitions.setdefault(texts["parentUUID"], []).append(device["name"])
+    return [
+        found
+        for spec, device, texts in listed
+        if _is_of_class(texts, device_class or driver)
+        if (found := _published_device(spec, device, texts, fractions, partitions)) is not None
+    ]
+
+
+def of_other_classes(slices: Iterable[Json], driver: str, device_class: str = "") -> Counter[str]:
+    """How many devices with a UUID each node has that claims of the class cannot get."""
+    return Counter(
+        spec["nodeName"]
+        for spec, _, texts in _listed(slices, driver)
+        if "uuid" in texts and not _is_of_class(texts, device_class or driver)
+    )
+
+
+def _is_of_class(texts: Mapping[str, str], device_class: str) -> bool:
+    wanted = TYPE_OF_CLASS.get(device_class)
+    return wanted is None or texts.get("type", wanted) == wanted
+
+
+def _listed(slices: Iterable[Json], driver: str) -> Iterator[tuple[Json, Json, dict[str, str]]]:
+    """The devices of a driver in the newest generation of each pool.
+
+    Each has the spec of its slice before it, and its attributes that are texts, without the domains of their names.
+    """
     of_driver = [each for each in slices if each["spec"]["driver"] == driver and each["spec"].get("nodeName")]
     newest: dict[str, int] = {}
     for each in of_driver:
         pool = each["spec"]["pool"]
         newest[pool["name"]] = max(newest.get(pool["name"], 0), pool["generation"])
-    return [
-        found
-        for each in of_driver
-        if each["spec"]["pool"]["generation"] == newest[each["spec"]["pool"]["name"]]
-        for device in each["spec"].get("devices", ())
-        if (found := _published_device(each["spec"], device, fractions)) is not None
-    ]
+    for each in of_driver:
+        if each["spec"]["pool"]["generation"] == newest[each["spec"]["pool"]["name"]]:
+            for device in each["spec"].get("devices", ()):
+                attributes = device.get("attributes", {}).items()
+                texts = {name.rpartition("/")[2]: it["string"] for name, it in attributes if "string" in it}
+                yield each["spec"], device, texts
 
 
-def _published_device(spec: Json, device: Json, fractions: str) -> PublishedDevice | None:
-    attributes = {name.rpartition("/")[2]: each for name, each in device.get("attributes", {}).items()}
-    uuid = attributes.get("uuid", {}).get("string")
+def _published_device(
+    spec: Json, device: Json, texts: Mapping[str, str], fractions: str, partitions: Mapping[str, Sequence[str]]
+) -> PublishedDevice | None:
+    uuid = texts.get("uuid")
     memory = device.get("capacity", {}).get("memory", {})
     if uuid is None or "value" not in memory:
         return None
     why = "c.GPUQuota.kubernetes_fractions is none" if fractions == "none" else why_not_shareable(device)
-    model = next((attributes[name]["string"] for name in NAME_OF_MODEL if name in attributes), "GPU")
+    model = next((texts[name] for name in NAME_OF_MODEL if name in texts), "GPU")
     return PublishedDevice(
         driver=spec["driver"], pool=spec["pool"]["name"], name=device["name"], node=spec["nodeName"], uuid=uuid,
         model=model, memory_mib=whole(memory["value"]) // MIB, is_shareable=not why, why_not_shareable=why,
-        taints=tuple(repelling(device)),
+        taints=tuple(repelling(device)), partitions=tuple(partitions.get(uuid, ())),
     )  # fmt: skip
 
 
