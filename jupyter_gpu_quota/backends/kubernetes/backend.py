@@ -99,8 +99,9 @@ class KubernetesBackend:
         known, pods = self._settings, list(self._all_pods.objects.values())
         others = self._other_requests.read(nodes, pods, time.monotonic())
         return inventory(
-            nodes, slices, known.driver, known.fractions, known.topology_labels, others, device_class=known.device_class
-        )
+            nodes, slices, known.driver, known.fractions, known.topology_labels, others,
+            device_class=known.device_class, tolerations=known.pod.get("tolerations") or (),
+        )  # fmt: skip
 
     def _published(self) -> dict[str, PublishedDevice] | None:
         """The devices of the driver by UUID; None while they are not known."""

@@ -62,7 +62,10 @@ async def read_cluster(server: ApiServer, settings: PodSettings) -> ClusterRepor
     except RequestFailed as error:
         return ClusterReport(**about, published={}, used_by_others={}, taints={}, unread=str(error))
     driver, fractions, of_class = settings.driver, settings.fractions, settings.device_class
-    found, devices, _ = inventory(nodes, slices, driver, fractions, settings.topology_labels, device_class=of_class)
+    found, devices, _ = inventory(
+        nodes, slices, driver, fractions, settings.topology_labels, device_class=of_class,
+        tolerations=settings.pod.get("tolerations") or (),
+    )  # fmt: skip
     published = published_devices(slices, driver, fractions, device_class=of_class)
     used = _used_by_others(claims, pods, devices, published, settings)
     return ClusterReport(

@@ -148,6 +148,39 @@ def test_whether_a_node_takes_work(given: dict[str, Any], expected: bool) -> Non
     assert found.schedulable is expected
 
 
+PRESSURE = {"key": "node.kubernetes.io/disk-pressure", "effect": "NoSchedule", "timeAdded": "2026-11-24T10:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("taint", "tolerations", "expected"),
+    [
+        pytest.param(PRESSURE, [], False, id="a full disk"),
+        pytest.param(PRESSURE | {"effect": "PreferNoSchedule"}, [], True, id="an effect that keeps no pod away"),
+        pytest.param(PRESSURE, [{"operator": "Exists"}], True, id="jobs tolerate it"),
+        pytest.param(
+            {"key": "ToBeDeletedByClusterAutoscaler", "value": "1764000000", "effect": "NoSchedule"}, [], False,
+            id="the autoscaler removes the node",
+        ),
+        pytest.param(
+            {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}, [], False, id="one that evicts pods"
+        ),
+        pytest.param(
+            {"key": "hub.jupyter.org/dedicated", "value": "user", "effect": "NoSchedule"}, [], True,
+            id="one of the site, which notebooks may tolerate",
+        ),
+    ],
+)  # fmt: skip
+def test_a_ready_node_with_a_taint_of_its_state_takes_no_work(
+    taint: dict[str, str], tolerations: list[dict[str, str]], expected: bool
+) -> None:
+    given = kept_of_node(node("n", 1) | {"spec": {"taints": [taint]}})
+    (found,), (one,), _ = inventory_of([given], [], DRIVER, tolerations=tolerations)
+    assert found.schedulable is expected
+    assert (one.trouble is None) is expected and one.health is Health.HEALTHY, "what runs there stays"
+    if not expected:
+        assert str(one.trouble).startswith(f"node n has taints that keep pods away: {taint['key']}")
+
+
 READY_AT = "2026-11-24T10:00:00Z"
 
 

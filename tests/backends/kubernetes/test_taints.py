@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.backends.kubernetes.devices.taints import untolerated
+from jupyter_gpu_quota.backends.kubernetes.devices.taints import of_state, untolerated
 
 TAINT = {"key": "team", "value": "vision", "effect": "NoSchedule"}
 
@@ -44,3 +44,4 @@ def test_only_taints_of_a_site_that_keep_pods_away_count() -> None:
     lost = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
     assert untolerated(node(preferred, lost, {"key": "gpu", "effect": "NoExecute"}), []) == ["gpu:NoExecute"]
     assert untolerated({"metadata": {"name": "n"}, "spec": {}}, []) == []
+    assert of_state(node(preferred, lost, TAINT), []) == ["node.kubernetes.io/unreachable:NoExecute"]

@@ -23,6 +23,7 @@ OF_METADATA = (
 OF_VERSION = ("name", "namespace", "resourceVersion")
 OF_STATUS = ("phase", "reason", "message")
 OF_CONDITION = ("type", "status", "reason", "message", "lastTransitionTime")
+OF_TAINT = ("key", "value", "effect")
 OF_CONTAINER = ("name", "state", "imageID", "restartCount", "started", "ready")
 STOPPED_BY = (STOP_REASON, OVER_LIMIT, GIVEN_UP)
 OF_RANK = (JOB, ATTEMPT, RANK)
@@ -67,13 +68,14 @@ def kept_of_claim(claim: Json) -> Json:
 
 
 def kept_of_node(node: Json, topology_labels: Collection[str] = ()) -> Json:
-    """Of a node: its devices and resources, its groups, the release of its kubelet, and whether it is ready."""
+    """Of a node: its devices and resources, its groups, the release of its kubelet, and whether it takes pods."""
     status, labels = node.get("status", {}), node["metadata"].get("labels") or {}
     names = [name for name in labels if name == MODEL_LABEL or name in topology_labels or resource_of_label(name)]
     ready = [each for each in status.get("conditions") or () if each["type"] == "Ready"]
     return {
         "metadata": _metadata(node, names, (SIMULATED_GPUS,)),
-        "spec": _picked(node["spec"], ("unschedulable",)),
+        "spec": _picked(node["spec"], ("unschedulable",))
+        | {"taints": [_picked(each, OF_TAINT) for each in node["spec"].get("taints") or ()]},
         "status": {
             "conditions": [_picked(each, OF_CONDITION) for each in ready],
             "nodeInfo": _picked(status.get("nodeInfo") or {}, ("kubeletVersion",)),

@@ -17,7 +17,7 @@ from ...protocol import Inventory
 from ...rendering.cluster_names import SIMULATED_GPUS
 from ...rendering.plugin_resources import MODEL_LABEL, device_id, is_gpu_resource, model_of
 from .quantities import milli, whole
-from .taints import repelling
+from .taints import of_state, repelling
 
 Json = dict[str, Any]
 
@@ -52,13 +52,13 @@ class PublishedDevice:
 def inventory(
     nodes: Iterable[Json], slices: Iterable[Json], driver: str, fractions: str = "auto",
     topology_labels: Sequence[str] = (), others: Mapping[tuple[str, str], int] | None = None, *,
-    device_class: str = "",
+    device_class: str = "", tolerations: Sequence[Json] = (),
 ) -> Inventory:  # fmt: skip
     """Every node with devices, and its devices: published ones, or else those that a device plugin counts.
 
     With ``fractions`` ``dra`` the devices of a plugin are not used, with ``reservation`` those of a driver.
     ``topology_labels`` have the names of a node's groups of close nodes, the closest group first. ``others``: milli-CPU
-    and MiB that jobs do not get, by node and resource.
+    and MiB that jobs do not get, by node and resource. ``tolerations`` are those of the pods of jobs.
     """
     published: dict[str, list[PublishedDevice]] = {}
     for each in published_devices(slices, driver, device_class=device_class):
@@ -70,9 +70,10 @@ def inventory(
         if fractions != "dra":
             devices = devices or _counted(node)
         if devices:
-            why = why_not_ready(node)
-            found_nodes.append(_node(node, topology_labels, others or {}))
-            found_devices += [replace(each, trouble=why) for each in devices] if why else devices
+            why = why_not_ready(node) or _why_kept_away(node, tolerations)
+            is_open = not why and not node["spec"].get("unschedulable", False)
+            found_nodes.append(_node(node, is_open, topology_labels, others or {}))
+            found_devices += [replace(each, trouble=each.trouble or why) for each in devices] if why else devices
     return Inventory(tuple(found_nodes), tuple(found_devices))
 
 
@@ -236,14 +237,13 @@ def _simulated(node: str, index: int) -> Device:
     )  # fmt: skip
 
 
-def _node(node: Json, topology_labels: Sequence[str], others: Mapping[tuple[str, str], int]) -> Node:
-    """A node; one that is not ready, or cordoned, takes no new work."""
+def _node(node: Json, is_open: bool, topology_labels: Sequence[str], others: Mapping[tuple[str, str], int]) -> Node:
+    """A node; one that is not ready, cordoned, or tainted by its state is not open for new work."""
     name = node["metadata"]["name"]
     left = {resource: _left(size, others.get((name, resource), 0)) for resource, size in size_of(node).items()}
     return Node(
         id=name, name=name, cpu_milli=left["cpu"], memory_mib=left["memory"],
-        schedulable=not why_not_ready(node) and not node["spec"].get("unschedulable", False),
-        topology=_topology(node["metadata"].get("labels") or {}, topology_labels),
+        schedulable=is_open, topology=_topology(node["metadata"].get("labels") or {}, topology_labels),
     )  # fmt: skip
 
 
@@ -274,6 +274,12 @@ def why_not_ready(node: Json) -> str:
         return f"node {name} is lost: its kubelet has not answered since {since}"
     message = f": {text}" if (text := ready.get("message")) else ""
     return f"node {name} has not been ready since {since}{message}"
+
+
+def _why_kept_away(node: Json, tolerations: Sequence[Json]) -> str:
+    """By which taints of its state a node takes no pods with these tolerations; empty for one without."""
+    taints = of_state(node, tolerations)
+    return f"node {node['metadata']['name']} has taints that keep pods away: {', '.join(taints)}" if taints else ""
 
 
 def is_lost(node: Json) -> bool:

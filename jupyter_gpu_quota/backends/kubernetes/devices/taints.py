@@ -1,26 +1,38 @@
-"""Taints of nodes that the pods of jobs do not tolerate, and of devices. Pure: all as the API server has them."""
+"""Taints of nodes that the pods of jobs do not tolerate, and of devices. Pure: all as the API server has them.
+
+A taint of a node's state keeps all pods away. One of the site may be tolerated by notebooks alone, or by what an
+admission plugin adds, so it closes no node.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 Json = dict[str, Any]
 
 REPELLING_EFFECTS = ("NoSchedule", "NoExecute")
-OF_KUBERNETES = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
-"""Taints that Kubernetes, a cordon or a cloud provider sets: they follow the state of the node."""
+OF_STATE = (
+    "node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "ToBeDeletedByClusterAutoscaler",
+    "karpenter.sh/disrupted",
+)  # fmt: skip
+"""Taints that Kubernetes, a cordon, a cloud provider or an autoscaler sets: they follow the state of the node."""
 
 
 def untolerated(node: Json, tolerations: Sequence[Json]) -> list[str]:
-    """The taints that keep pods with these tolerations away, or evict them, in the form of ``kubectl taint``."""
-    return [
-        _text(taint)
-        for taint in node["spec"].get("taints") or ()
-        if taint["effect"] in REPELLING_EFFECTS
-        and not taint["key"].startswith(OF_KUBERNETES)
-        and not any(_tolerates(each, taint) for each in tolerations)
-    ]
+    """The taints of the site that keep pods with these tolerations away, or evict them, as in ``kubectl taint``."""
+    return [_text(taint) for taint in _keeping_away(node, tolerations) if not taint["key"].startswith(OF_STATE)]
+
+
+def of_state(node: Json, tolerations: Sequence[Json]) -> list[str]:
+    """The same for those that follow the state of the node."""
+    return [_text(taint) for taint in _keeping_away(node, tolerations) if taint["key"].startswith(OF_STATE)]
+
+
+def _keeping_away(node: Json, tolerations: Sequence[Json]) -> Iterator[Json]:
+    for taint in node["spec"].get("taints") or ():
+        if taint["effect"] in REPELLING_EFFECTS and not any(_tolerates(each, taint) for each in tolerations):
+            yield taint
 
 
 def repelling(device: Json) -> list[str]:
