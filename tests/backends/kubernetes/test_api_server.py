@@ -13,6 +13,7 @@ from aiohttp import web
 from jupyter_gpu_quota.backends.kubernetes.client import api_server
 from jupyter_gpu_quota.backends.kubernetes.client.api_server import (
     AT_ONCE,
+    CREATES_AT_ONCE,
     LATER_AT_ONCE,
     ApiServer,
     Forbidden,
@@ -59,11 +60,38 @@ async def _log_that_stops(request: web.Request) -> web.StreamResponse:
     return answer
 
 
+async def _slow_webhook(request: web.Request) -> web.Response:
+    """A creation that takes longer than another request may take."""
+    until = time.monotonic() + 1.5 * TIMEOUT_S
+    await until_in_loop(lambda: time.monotonic() >= until)
+    return await _well(request)
+
+
+async def _hung_webhook(request: web.Request) -> web.Response:
+    request.app[HELD].append(request.path)
+    await asyncio.Event().wait()  # until the server ends
+    return await _well(request)
+
+
+async def _late(request: web.Request) -> web.Response:
+    return web.json_response({"message": "request did not complete within requested timeout"}, status=504)
+
+
+async def _held(request: web.Request) -> web.Response:
+    return web.json_response({"held": len(request.app[HELD])})
+
+
+HELD = web.AppKey("held", list[str])
+
+
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
     app = web.Application()
     app.add_routes([web.get("/log", _log), web.get("/slow", _slow_log), web.get("/stops", _log_that_stops)])
     app.add_routes([web.get("/well", _well), web.get("/ill", _ill), web.patch("/{any}", _well)])
+    app.add_routes([web.post("/ill", _ill), web.post("/late", _late), web.get("/held", _held)])
+    app.add_routes([web.post("/slow", _slow_webhook), web.post("/hung", _hung_webhook)])
+    app[HELD] = []
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -96,6 +124,39 @@ async def test_requests_that_nothing_waits_for_delay_few_others(server: ApiServe
     await send("/now", later=False)
     assert done.index("/now") <= LATER_AT_ONCE
     await asyncio.gather(*many)
+
+
+async def test_creations_that_a_webhook_holds_delay_no_other_request(server: ApiServer) -> None:
+    many = [asyncio.create_task(server.create("/hung", {})) for _ in range(2 * CREATES_AT_ONCE)]
+    while (await server.get("/held"))["held"] < CREATES_AT_ONCE:
+        assert await server.patch("/well", {}) == {"kind": "Pod"}
+    for each in many:
+        each.cancel()
+    await asyncio.gather(*many, return_exceptions=True)
+
+
+async def test_a_creation_may_wait_longer_than_another_request(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_server, "REQUEST_TIMEOUT_S", TIMEOUT_S)
+    assert await server.create("/slow", {}) == {"kind": "Pod"}
+
+
+@pytest.mark.parametrize(("path", "why"), [("/hung", "time-out"), ("/late", "did not complete")])
+async def test_after_a_creation_that_took_too_long_other_requests_are_sent(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch, path: str, why: str
+) -> None:
+    monkeypatch.setattr(api_server, "CREATE_TIMEOUT_S", 0.2)
+    with pytest.raises(Unavailable, match=why):
+        await server.create(path, {})
+    assert await server.get("/well") == {"kind": "Pod"}
+
+
+async def test_after_a_creation_that_the_server_cannot_serve_it_gets_no_request_for_a_while(server: ApiServer) -> None:
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="no answer"):
+            await server.create("/ill", {})
+    assert server.requests == 1
 
 
 async def test_a_log_that_its_kubelet_does_not_give_delays_no_request(server: ApiServer) -> None:

@@ -20,6 +20,9 @@ from .credentials import Credentials, read_credentials
 Json = dict[str, Any]
 
 REQUEST_TIMEOUT_S = 10.0
+CREATE_TIMEOUT_S = 40.0
+"""A creation waits for webhooks, each for up to 30 s; after 34 s of them the API server answers 504."""
+
 RATE_PER_S, BURST, AT_ONCE, LATER_AT_ONCE = 200, 400, 32, 8
 """Bounds of one process's requests. Without AT_ONCE the last of thousands would time out in the connection pool.
 
@@ -28,6 +31,9 @@ Of the requests that nothing waits for, LATER_AT_ONCE wait among the others, so 
 
 LOGS_AT_ONCE = 16
 """Requests for logs have a bound of their own: a kubelet that does not answer holds one for REQUEST_TIMEOUT_S."""
+
+CREATES_AT_ONCE = 32
+"""Creations have a bound of their own: a webhook that does not answer holds them."""
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 5.0
 CONNECTIONS = 100
@@ -85,7 +91,7 @@ _BY_STATUS: Mapping[int, type[RequestFailed]] = {
     400: Refused, 403: Forbidden, 404: NotFound, 409: Conflict, 410: Expired, 413: Refused, 422: Refused,
 }  # fmt: skip
 
-FORBIDDEN, INTERNAL_ERROR = 403, 500
+FORBIDDEN, INTERNAL_ERROR, GATEWAY_TIMEOUT = 403, 500, 504
 JUDGED = re.compile(
     r'violates PodSecurity|admission webhook ".*?" denied the request|ValidatingAdmissionPolicy .*? denied request'
     r"|(?:minimum|maximum) \S+ usage per \w+ is |max limit to request ratio per \w+ is |failed quota: \S+ must specify "
@@ -108,7 +114,8 @@ WEBHOOK_FAILED = "failed calling webhook"
 class ApiServer:
     """One API server. All calls belong to the event loop in which ``open`` was awaited.
 
-    After an answer of 429 or 5xx, or no answer, requests are dropped for a while: they raise Unavailable at once.
+    After an answer of 429 or 5xx, or no answer, requests are dropped for a while: they raise Unavailable at once. That
+    does not follow from a creation that takes too long: its webhook may not answer, while the API server does.
     """
 
     def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
@@ -118,7 +125,7 @@ class ApiServer:
         self._proxy: str | None = None
         self._rate = TokenBucket(RATE_PER_S, BURST)
         self._at_once, self._later_at_once = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(LATER_AT_ONCE)
-        self._logs_at_once = asyncio.Semaphore(LOGS_AT_ONCE)
+        self._logs_at_once, self._creates_at_once = asyncio.Semaphore(LOGS_AT_ONCE), asyncio.Semaphore(CREATES_AT_ONCE)
         self._pause_s, self._paused_until, self._trouble = 0.0, 0.0, ""
         self.requests = 0
         self.newest_leader: int | None = None
@@ -142,7 +149,11 @@ class ApiServer:
 
     async def create(self, path: str, body: Json, **query: str | int) -> Json:
         """Create an object. Raises AlreadyExists."""
-        return await self._json("POST", path, query, body)
+        limit = aiohttp.ClientTimeout(total=CREATE_TIMEOUT_S, connect=REQUEST_TIMEOUT_S)
+        request = _Answer(self, "POST", path, list(query.items()), body, "application/json", limit, is_create=True)
+        async with self._creates_at_once, request as answer:
+            found: Json = json.loads(await answer.read())
+            return found
 
     async def replace(self, path: str, body: Json) -> Json:
         """Replace an object. Raises Conflict where it has another resource version than the body."""
@@ -254,8 +265,8 @@ def proxy_for(address: str) -> str | None:
 class _Answer:
     """The answer of one request while it is read. Errors of the connection and of HTTP are raised as typed errors."""
 
-    def __init__(self, server: ApiServer, *request: Any, is_log: bool = False) -> None:
-        self._server, self._request, self._is_log = server, request, is_log
+    def __init__(self, server: ApiServer, *request: Any, is_log: bool = False, is_create: bool = False) -> None:
+        self._server, self._request, self._is_log, self._is_create = server, request, is_log, is_create
         self._answer: aiohttp.ClientResponse | None = None
 
     async def __aenter__(self) -> aiohttp.ClientResponse:
@@ -276,14 +287,22 @@ class _Answer:
         """Close the connection; returns the typed error."""
         if self._answer is not None:
             self._answer.close()
+        pauses = not self._is_log and not (self._is_create and _took_too_long(error))
         if self._is_log and isinstance(error, TimeoutError):
             error = LogTimedOut(0, f"its kubelet did not send it within {REQUEST_TIMEOUT_S:g} s")
         if isinstance(error, aiohttp.ClientError | TimeoutError | OSError | ValueError):
-            error = Unavailable(0, f"the API server does not answer: {error or 'time-out'}")
+            error = Unavailable(0, f"the API server does not answer: {str(error) or 'time-out'}")
         answered = error is None or (isinstance(error, RequestFailed) and not isinstance(error, Replaced))
-        if answered and not self._is_log:
+        if answered and pauses:
             self._server.note(error if isinstance(error, Unavailable) else None)
         return error
+
+
+def _took_too_long(error: BaseException | None) -> bool:
+    """Whether a request was sent and not answered in time; the time-out of a connection is another error."""
+    if isinstance(error, RequestFailed):
+        return error.status == GATEWAY_TIMEOUT
+    return isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ServerTimeoutError)
 
 
 def _fencing_of(body: Json | None) -> int | None:
