@@ -10,6 +10,7 @@ import pytest
 
 from jupyter_gpu_quota.backends.kubernetes.client.api_server import NotFound, RequestFailed, failure
 from jupyter_gpu_quota.backends.kubernetes.jobs.volume import JobVolume
+from jupyter_gpu_quota.core.facts import RankFact
 from tests.backends.kubernetes.test_orders import OrdersWorld
 from tests.backends.worlds import order, stop
 from tests.patience import until
@@ -25,23 +26,43 @@ def world(tmp_path: Path) -> Iterator[OrdersWorld]:
     made.close()
 
 
-def test_an_end_that_was_seen_before_an_eviction_keeps_its_exit_status_even_if_it_is_kept_later(
-    world: OrdersWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def unkept(world: OrdersWorld, monkeypatch: pytest.MonkeyPatch) -> str:
+    """When a rank ended, whose end was seen and could not be kept yet."""
     monkeypatch.setattr("jupyter_gpu_quota.backends.kubernetes.jobs.jobs.PUBLISH_EVERY_S", 0.01)
     world.jobs.start(order("J", "runs on"))
     until(lambda: world.server.of("pods") and world.ended("start", "J", 1))
     world.server.broken.add("gq-j-1-0/log")
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    ended = {"terminated": {"exitCode": 0, "startedAt": now, "finishedAt": now}}
-    world.see("gq-j-1-0", "Succeeded", ended)
+    world.see("gq-j-1-0", "Succeeded", {"terminated": ENDED | {"finishedAt": now}})
     until(lambda: world.server.failed and world.ended("keep end", "J", 1, 0))
-    evicted = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": now}
-    world.see("gq-j-1-0", "Succeeded", ended, conditions=[evicted | {"reason": "EvictionByEvictionAPI"}])
+    return now
+
+
+def kept(world: OrdersWorld) -> RankFact:
+    """The end, once it is kept."""
     world.server.broken.clear()
     world.thread.run(("progress",), world.jobs.publish_forever)
     (fact,) = until(lambda: [fact for fact in world.jobs.observe() if fact.tree_gone])
+    return fact
+
+
+def test_an_end_that_was_seen_before_an_eviction_keeps_its_exit_status_even_if_it_is_kept_later(
+    world: OrdersWorld, unkept: str
+) -> None:
+    evicted = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": unkept}
+    ended = {"terminated": ENDED | {"finishedAt": unkept}}
+    world.see("gq-j-1-0", "Succeeded", ended, conditions=[evicted | {"reason": "EvictionByEvictionAPI"}])
+    fact = kept(world)
     assert (fact.exit_status, fact.why_lost) == (0, None)
+
+
+@pytest.mark.usefixtures("unkept")
+def test_an_end_that_was_seen_before_a_stop_order_is_no_pause_even_if_it_is_kept_later(world: OrdersWorld) -> None:
+    world.jobs.stop(stop("J"))
+    until(lambda: world.jobs.stop_ordered_at("J", 1))
+    fact = kept(world)
+    assert (fact.exit_status, fact.pause_requested) == (0, False)
 
 
 def test_a_rank_that_kubelets_refuse_for_a_sysctl_again_and_again_is_refused(

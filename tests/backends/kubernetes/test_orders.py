@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -498,24 +497,6 @@ def test_what_an_attempt_has_in_the_cluster_is_removed_also_after_a_request_that
     world.server.broken.clear()
     world.thread.run(("progress",), world.jobs.publish_forever)
     until(lambda: not world.server.objects, what=lambda: world.server.objects)
-
-
-def test_an_end_that_was_seen_before_a_stop_order_is_no_pause_even_if_it_is_kept_later(
-    world: OrdersWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("jupyter_gpu_quota.backends.kubernetes.jobs.jobs.PUBLISH_EVERY_S", 0.01)
-    world.jobs.start(order("J", "runs on"))
-    until(lambda: world.server.of("pods") and world.ended("start", "J", 1))
-    world.server.broken.add("gq-j-1-0/log")
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    world.see("gq-j-1-0", "Succeeded", {"terminated": ENDED | {"finishedAt": now}})
-    until(lambda: world.server.failed and world.ended("keep end", "J", 1, 0))
-    world.jobs.stop(stop("J"))
-    until(lambda: world.jobs.stop_ordered_at("J", 1))
-    world.server.broken.clear()
-    world.thread.run(("progress",), world.jobs.publish_forever)
-    (fact,) = until(lambda: [fact for fact in world.jobs.observe() if fact.tree_gone])
-    assert (fact.exit_status, fact.pause_requested) == (0, False)
 
 
 AT_10_00 = 1_795_514_400_000

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,11 @@ from jupyter_gpu_quota.backends.local.jobs import supervisor
 from jupyter_gpu_quota.backends.local.jobs.executor import make_control, make_layout
 from jupyter_gpu_quota.backends.local.jobs.rank_process import TEMPORARY
 from jupyter_gpu_quota.backends.local.jobs.supervisor import Supervisor
-from tests.backends.worlds import LocalWorld, is_root, order, passable_folder, shell
+from tests.backends.worlds import LocalWorld, is_root, order, shell
 from tests.patience import until
 
 BUNDLE = "0" * 64
 NOW = 1_000_000_000
-
-
-@pytest.fixture
-def world() -> Iterator[LocalWorld]:
-    with passable_folder() as state_dir:
-        world = LocalWorld(state_dir)
-        yield world
-        world.close()
 
 
 def lost(state_dir: Path, attempt: int, ended_at: int = 1) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,16 +13,8 @@ from jupyter_gpu_quota.backends.local.jobs import prefork
 from jupyter_gpu_quota.backends.local.jobs.rank_enforcement import RankSettings
 from jupyter_gpu_quota.backends.protocol import StartOrder
 from jupyter_gpu_quota.core.facts import RankFact
-from tests.backends.worlds import LocalWorld, order, passable_folder, stop
+from tests.backends.worlds import LocalWorld, order, stop
 from tests.patience import until
-
-
-@pytest.fixture
-def world() -> Iterator[LocalWorld]:
-    with passable_folder() as state_dir:
-        world = LocalWorld(state_dir)
-        yield world
-        world.close()
 
 
 def start(world: LocalWorld, *, ranks: int = 1) -> list[RankFact]:
