@@ -131,7 +131,8 @@ def best_of(project: QuotaState, queues: Iterable[ClassQueue]) -> Row | None:
 
     Rule R21.
     """
-    rest = list(queues)
+    if not (rest := list(queues)):
+        return None
     firm, fair = project.guarantee - project.use, project.fair - project.use
     for entitlement, most in ((GUARANTEE, firm), (FAIR, fair), (SURPLUS, NO_LIMIT)):
         if not (entitled := [queue for queue in rest if queue.size <= most]):

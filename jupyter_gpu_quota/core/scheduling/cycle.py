@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..backfill.state import BackfillState
 from ..model import Job
 from ..placement.place import Fit, is_free_now, occupy, place, request_of, reserve
+from ..preemption.feasibility import own_project_suffices
 from ..preemption.minimize import minimize_victims
 from ..queue.division import divide_pool
 from ..queue.job_class import queue_of
@@ -255,9 +256,7 @@ class SchedulingCycle:
     def _may_preempt(self, project: QuotaState, queue: ClassQueue) -> bool:
         if self.jobs.claims_ended:
             return False
-        if project.preemptible_use.lowest_priority < queue.job_class.priority or project.preemptible_use.has_elastic:
-            return True
-        return any(victim.project is project for victim in self.pool.borrowers)
+        return own_project_suffices(self.pool, project, queue.job_class.priority, queue.size)
 
     def _reserve_for(self, blocked: tuple[QuotaState, ClassQueue] | None) -> None:
         while self.backfill.current is None and blocked is not None and self.backfill.tries_left > 0:
