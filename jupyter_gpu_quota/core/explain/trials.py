@@ -13,8 +13,8 @@ from ..scheduling.decide import decide_about
 from ..scheduling.early_stop import EarlyStop
 from .counterfactual import WhatIf
 
-SMALL = 20
-"""In a pool with this many jobs and notebooks at most, nothing bounds the work."""
+SMALL, SMALL_DEVICES = 20, 64
+"""With this many jobs and notebooks, and devices, at most, nothing bounds the work."""
 WORK_OF_ALL = 120_000
 """The work of all searches for one workload in a larger pool, in rows."""
 WORK_OF_TRIAL, WORK_OF_ACTION, WORK_OF_TEST = 60, 40, 20
@@ -26,7 +26,9 @@ class Trials:
 
     def __init__(self, what_if: WhatIf) -> None:
         self.what_if = what_if
-        self.is_small = len(what_if.snapshot.jobs) + len(what_if.snapshot.notebooks) <= SMALL
+        snapshot = what_if.snapshot
+        is_few = len(snapshot.jobs) + len(snapshot.notebooks) <= SMALL
+        self.is_small = is_few and len(snapshot.devices) <= SMALL_DEVICES
         self.ended_early = False
         self._cache = DecisionCache()
         self._left_of_all, self._left = WORK_OF_ALL, 0

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses as dc
 import random
+from unittest.mock import Mock
 
 import pytest
 
 from jupyter_gpu_quota.core.explain.explanation import ChangeKind, Explanation, Outlook
-from jupyter_gpu_quota.core.explain.trials import SMALL
+from jupyter_gpu_quota.core.explain.trials import SMALL, WORK_OF_ALL
 from jupyter_gpu_quota.core.explain.why_waiting import explain
 from jupyter_gpu_quota.core.model import JobState
 from jupyter_gpu_quota.core.reason_figures import figures_of
+from jupyter_gpu_quota.core.scheduling.decide import decide_about
 from jupyter_gpu_quota.messages.explanations import explanation_sentence
 from tests.core.explain import brute_force
 from tests.core.world import BEGIN, GENTLE, World, world
@@ -275,3 +277,13 @@ def test_the_work_of_an_explanation_is_bounded(monkeypatch: pytest.MonkeyPatch) 
     found = explain(made.snapshot(), made.policy, name)
     assert found.would_start == () and ChangeKind.FREED in found.ended_early
     assert "The search stopped early for the work that ends" in explanation_sentence(found)
+
+
+def test_the_work_of_an_explanation_of_few_jobs_on_many_gpus_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = world(
+        "pool t 125x8\na 500 of t\nb 500 of t\na runs 4 of 1 ranks 128\nb runs 3 of 1 ranks 128\na queues 1 ranks 256"
+    )
+    decided = Mock(wraps=decide_about)
+    monkeypatch.setattr("jupyter_gpu_quota.core.explain.trials.decide_about", decided)
+    explain(made.snapshot(), made.policy, "a5")
+    assert 0 < decided.call_count <= WORK_OF_ALL // len(made.devices)

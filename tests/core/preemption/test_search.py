@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import dataclasses as dc
+from collections import Counter
 
 import pytest
 
 from jupyter_gpu_quota.core.model import Health, JobState
 from jupyter_gpu_quota.core.plan import Pause, Plan
+from jupyter_gpu_quota.core.preemption.search.cheapest import MAX_WORK
+from jupyter_gpu_quota.core.preemption.search.ledger_rooms import LedgerRooms
+from jupyter_gpu_quota.core.preemption.search.node_rooms import Claimant
+from jupyter_gpu_quota.core.preemption.search.room import DEVICES_PER_PLACE, PLACES_PER_TEST
 from jupyter_gpu_quota.messages.reasons import sentence
 from tests.core.world import GENTLE, World, world
 
@@ -352,6 +357,24 @@ def test_a_claim_with_many_victims_on_one_node_is_served(scene: str, count: int)
 )
 def test_in_a_large_pool_a_claim_uses_idle_devices_beside_those_of_its_victims(scene: str, expected: list[str]) -> None:
     assert victims(world(scene).tick()) == expected
+
+
+def test_a_claim_of_many_ranks_in_a_large_pool_reads_a_bounded_number_of_devices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has no room, though its GPUs in sum are free: what moves for it takes whole devices."""
+    read, places = Counter[LedgerRooms](), LedgerRooms.places
+
+    def counted(rooms: LedgerRooms, claimant: Claimant) -> list[list[int]]:
+        read[rooms] += len(made.devices)
+        return places(rooms, claimant)
+
+    monkeypatch.setattr(LedgerRooms, "places", counted)
+    made = world(
+        "pool t 32x8\na 125 of t\nb 125 of t\na runs 4 of 1 ranks 33\nb runs 3 of 1 ranks 33\na queues 0.375 ranks 54"
+    )
+    assert victims(made.tick()) == []
+    assert 0 < max(read.values()) < 2 * MAX_WORK * PLACES_PER_TEST * DEVICES_PER_PLACE
 
 
 def test_a_device_with_less_than_no_room_takes_nothing_from_the_bound() -> None:

@@ -142,7 +142,7 @@ class CheapestSet:
         return self._fits_with_moves(self.rules.with_surplus(gone), movable)
 
     def _fits_with_moves(self, leaving: Sequence[Victim], movable: Sequence[Operation]) -> bool:
-        """Whether the claim fits if all of this work leaves, and some of the other moves.
+        """Whether the claim fits if all of this work leaves, and some of the other moves; True where the work is spent.
 
         If some can move, all can: what stays moves to where it is. Not so on a device that is promised to other work.
         """
@@ -151,7 +151,10 @@ class CheapestSet:
         counts = range(len(bound) + 1) if len(bound) <= MAX_OVERBOOKED else (0, 1, len(bound))
         subsets = (combinations(bound, count) for count in counts)
         staying = [tuple(movers), *chain.from_iterable(subsets)]
-        return any(self.room.may_fit(leaving, [one for one in movers if one not in stays]) for stays in staying)
+        return any(
+            self._is_spent() or self.room.may_fit(leaving, [one for one in movers if one not in stays])
+            for stays in staying
+        )
 
     # -- one set of pauses ---------------------------------------------------------------------------------------
 

@@ -29,6 +29,8 @@ FEW_RANKS, MAX_PLACES_OF_FEW = 64, 10_000
 """The same in a small pool for so few ranks: enough that hardly any test ends without an answer."""
 PLACES_PER_TEST = 20
 """So many places count as one more test in the work of a search."""
+DEVICES_PER_PLACE = 4
+"""So many devices that work leaves count as one more place in a large pool, where each place reads all of them."""
 
 
 class Found(NamedTuple):
@@ -164,9 +166,10 @@ class RoomTest:
         rooms.leave((*leaving, *moving))
         places = MAX_PLACES_OF_FEW if self.is_small and len(ranks) <= FEW_RANKS else MAX_PLACES
         placing = _Placing(rooms, ranks, len(moving) + 1, places)
+        reads = len(self.pool.ledger.draining) if rooms is self._ledger_rooms else 0
         pieces = placing.run()
         rooms.undo(mark)
-        self.work += (places - placing.places_left) // PLACES_PER_TEST
+        self.work += (places - placing.places_left) * (1 + reads // DEVICES_PER_PLACE) // PLACES_PER_TEST
         if pieces is None:
             if placing.places_left < 0:
                 self._undecided.add((frozenset(leaving), tuple(moving)))
