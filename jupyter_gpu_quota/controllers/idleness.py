@@ -173,14 +173,26 @@ class Idleness:
             self.recorder.measured(name, report)
 
     def _take_samples(self, record: NotebookRecord) -> bool:
-        """Take the newest sample of each device of a notebook's slice. Returns whether one is new."""
+        """Take the new samples of each device of a notebook's slice. Returns whether there are any."""
         name, new = record.notebook.id, False
         if self._is_simulated(name):
             return False
-        for row in self._rows_of(name):
-            if row is not None and name in row.workloads:
-                new |= self._take_sample(name, _sample(row, name, self._belonging(name, row)))
+        for newest in self._rows_of(name):
+            if newest is not None and name in newest.workloads:
+                for row in (*self._missed_rows(name, newest), newest):
+                    new |= self._take_sample(name, _sample(row, name, self._belonging(name, row)))
         return new
+
+    def _missed_rows(self, name: str, newest: DeviceSample) -> list[DeviceSample]:
+        """The samples of a device that were stored between two runs, before its newest one; at most the last hundred.
+
+        None are looked for where that one is late by at most a quarter of a period.
+        """
+        last = self.histories.newest_sample(name)
+        if last is None or newest.at - last.at <= self.policy.sample_every_s * 1250:
+            return []
+        rows, _ = self.view.store.samples(newest.device, last.at + 1, newest.at)
+        return [row for row in reversed(rows) if name in row.workloads]
 
     def _take_sample(self, name: str, sample: GpuSample) -> bool:
         is_new = self.histories.add_sample(name, sample, self.policy)

@@ -294,6 +294,22 @@ def test_a_take_over_after_every_run_loses_no_observation(notebook: Watched) -> 
     assert "notebook.warned" in notebook.audited()
 
 
+@pytest.mark.parametrize("takes_over", [False, True], ids=["one controller", "a controller that takes over"])
+def test_use_in_a_reading_between_two_runs_is_seen(notebook: Watched, takes_over: bool) -> None:
+    notebook.pass_(18)
+    for percent in (90, 0):
+        notebook.now += 10 * SECOND
+        notebook.percent = percent
+        notebook.store_reading()
+    used_at = notebook.now - 10 * SECOND
+    if takes_over:
+        notebook.world.controllers.take_over()
+    notebook.report()
+    notebook.pass_(3)
+    shown = notebook.shown()["idle"]
+    assert (shown["verdict"], shown["reason"], shown["used_ms"]) == ("busy", "recent_gpu_use", notebook.now - used_at)
+
+
 def test_an_observation_that_could_not_be_stored_is_stored_by_the_next_run(
     notebook: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:

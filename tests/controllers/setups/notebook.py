@@ -89,6 +89,11 @@ class Watched:
         return answer
 
     def read(self) -> None:
+        """One reading and one run of the controller."""
+        self.store_reading()
+        self.run_controller()
+
+    def store_reading(self) -> None:
         row = DeviceSample(
             node="node-1", device="build-0", at=self.now, utilisation_percent=self.percent, memory_used_mib=None,
             coverage_permille=1000, simulated=False,
@@ -96,7 +101,6 @@ class Watched:
         )  # fmt: skip
         self.samples += 1
         self.world.store.add_samples("node-1", self.samples, [row], now=self.now)
-        self.run_controller()
 
     def shown(self, who: str = "bob") -> Any:
         return self.world.get(f"notebooks/{self.id}", who).json
