@@ -75,6 +75,7 @@ class Idleness:
         self.states: dict[str, IdleState] = {}
         self._stopped_at: dict[str, int] = {}
         self._owners_unknown_since: dict[str, int] = {}
+        self._memory_known: dict[str, DeviceSample] = {}
         self._measured: dict[str, Report] = {}
         self._reports_since = 0
         self._began: int | None = None
@@ -134,6 +135,7 @@ class Idleness:
         self._stopped_at = {name: at for name, at in self._stopped_at.items() if name in names}
         self._measured = {name: report for name, report in self._measured.items() if name in names}
         self._owners_unknown_since = {name: at for name, at in self._owners_unknown_since.items() if name in names}
+        self._memory_known = {name: row for name, row in self._memory_known.items() if name in names}
 
     # --- evidence -------------------------------------------------------------------------------------------------
     def _take_reports(self, now: int) -> set[str]:
@@ -177,10 +179,12 @@ class Idleness:
         name, new = record.notebook.id, False
         if self._is_simulated(name):
             return False
-        for newest in self._rows_of(name):
+        for newest in self._newest_rows(name):
             if newest is not None and name in newest.workloads:
                 for row in (*self._missed_rows(name, newest), newest):
                     new |= self._take_sample(name, _sample(row, name, self._belonging(name, row)))
+                if newest.workload_memory_mib.get(name) is not None:
+                    self._memory_known[name] = newest
         return new
 
     def _missed_rows(self, name: str, newest: DeviceSample) -> list[DeviceSample]:
@@ -373,6 +377,22 @@ class Idleness:
         return False if held else None
 
     def _rows_of(self, name: str) -> list[DeviceSample | None]:
+        """The samples that show which processes of a notebook are on its devices; None for a device without one.
+
+        They are the newest ones. While the newest one of a lent slice does not say that, as just after the end of a
+        process on its device, it is the last that does, for as long as readings may be missing.
+        """
+        rows, known = self._newest_rows(name), self._memory_known.get(name)
+        record = self.view.mirror.notebooks.get(name)
+        if known is None or record is None or record.notebook.state is not NotebookState.LENT:
+            return rows
+        oldest_ms = self.policy.max_gap_ms(self.policy.sample_every_s)
+        return [
+            known if row is not None and row.device == known.device and 0 <= row.at - known.at <= oldest_ms else row
+            for row in rows
+        ]
+
+    def _newest_rows(self, name: str) -> list[DeviceSample | None]:
         """The newest sample of each device of a notebook's slice; None for a device without one."""
         return [self.view.samples.get(device) for device in self._devices_of(name)]
 

@@ -16,7 +16,7 @@ def may_stay_lent(
 ) -> bool | None:
     """True where the slice may stay lent, False where anything shows that the notebook needs it, None where unknown.
 
-    ``empty``: whether the newest readings show nothing of the notebook on the device.
+    ``empty``: whether the newest known readings show nothing of the notebook on the device.
     """
     if not isinstance(state, Freed | Stopping) or empty is False or _is_used(activity):
         return False

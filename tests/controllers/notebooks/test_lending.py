@@ -227,6 +227,23 @@ def test_a_silent_server(notebook: Lent, silent_s: int, after: NotebookState) ->
     assert notebook.state is after
 
 
+@pytest.mark.parametrize("asks_gpu", [False, True], ids=["a kernel without the GPU", "a suspended kernel"])
+def test_a_loan_ends_once_the_use_was_unknown_for_longer_than_readings_may_be_missing(
+    notebook: Lent, asks_gpu: bool
+) -> None:
+    notebook.kernels = [notebook.kernel("k1", asks_gpu=asks_gpu)]
+    job = notebook.lend()
+    notebook.pass_(1)
+    known_at = notebook.now
+    notebook.percent, notebook.memory_mib = None, None
+    while notebook.job(job) is JobState.RUNNING:
+        notebook.now += 10 * SECOND
+        notebook.read()
+        notebook.report()
+        notebook.decide()
+    assert 35 * SECOND < notebook.now - known_at < 50 * SECOND
+
+
 def test_a_restart_of_the_service_does_not_end_the_loan(notebook: Lent) -> None:
     job = notebook.lend()
     notebook.world.controllers.take_over()
