@@ -26,6 +26,7 @@ from ..core.idle.state_machine import (
     Warned,
     is_lendable,
     observe,
+    requested_until,
     transition,
 )
 from ..core.lifecycle import HOLDS_SLICE, WAITING
@@ -95,7 +96,7 @@ class Idleness:
         self.view.refresh()
         if self._began is None:
             self._restore()
-            self._began = now
+        self._began = now if self._began is None else min(self._began, now)
         booked = [each for each in self.view.mirror.notebooks.values() if each.notebook.state in HOLDS_SLICE]
         self.forget_others({record.notebook.id for record in booked})
         self.classify_due(booked, now)
@@ -221,6 +222,8 @@ class Idleness:
     def _classify(self, record: NotebookRecord, now: int, *, waiting: bool) -> MachineState | None:
         """Classify one notebook and store its next state; None where the store refused it as out of date."""
         name, machine = record.notebook.id, machine_state_of(record)
+        if _changed_at(machine) > now + ARRIVED_MEANWHILE_MS:
+            machine = requested_until(machine, now)
         policy = self._policy_of(name)
         activity = self.histories.activity(
             name,
@@ -328,7 +331,7 @@ class Idleness:
     def _request_stop(self, record: NotebookRecord, now: int) -> None:
         """Stop the server of a notebook in state Stopping; its slice is returned as that of any server that stops."""
         name = record.notebook.id
-        if now - self._stopped_at.get(name, -STOP_AGAIN_MS) >= STOP_AGAIN_MS:
+        if not 0 <= now - self._stopped_at.get(name, -STOP_AGAIN_MS) < STOP_AGAIN_MS:
             self.store.check()
             self._stopped_at[name] = now
             self.stop(record)

@@ -290,7 +290,7 @@ class SchedulingController:
 
     def _unread(self, clusters: Set[str], now: int) -> tuple[list[Node], list[Device]]:
         """Nodes and devices by the last readings of these clusters. After UNREAD_MS no new work starts there."""
-        self.unread_since = {name: self.unread_since.get(name, now) for name in clusters}
+        self.unread_since = {name: min(self.unread_since.get(name, now), now) for name in clusters}
         nodes = {
             node.id: self._closed(node, now)
             for node in self.mirror.nodes().values()
@@ -310,7 +310,7 @@ class SchedulingController:
         named = {device.id for device in devices}
         used = {held.device for held in self.mirror.allocations()} - named - self.mirror.gone_devices.keys()
         lacking = [self.mirror.devices[id] for id in sorted(used) if self.mirror.devices[id].health is Health.HEALTHY]
-        self.missed = {device.id: self.missed.get(device.id, now) for device in lacking}
+        self.missed = {device.id: min(self.missed.get(device.id, now), now) for device in lacking}
         kept = [device for device in lacking if now - self.missed[device.id] < CONFIRM_MS]
         if kept:
             self.due["inventory"] = now + CONFIRM_MS

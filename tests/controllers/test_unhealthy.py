@@ -78,6 +78,19 @@ def test_a_job_on_a_lost_device_continues_on_another_device() -> None:
     assert [order.reason for order in world.executor.stops] == ["device_unhealthy"]
 
 
+def test_a_device_that_is_lost_while_the_clock_is_set_back_is_unhealthy_within_seconds() -> None:
+    world = World()
+    world.submit("bob", "b1")
+    world.turn(2)
+    device = lost(world)
+    world.controller.due["inventory"] = world.now
+    world.turn(1)
+    assert world.controller.mirror.devices[device].health is Health.HEALTHY
+    world.now -= 100_000
+    world.turn(10)
+    assert world.controller.mirror.devices[device].health is Health.UNHEALTHY
+
+
 def test_a_job_that_was_lost_with_its_node_starts_on_another_one_at_once() -> None:
     world = World()
     world.executor.nodes = (*world.executor.nodes, replace(NODE, id="n2", name="n2"))
@@ -215,13 +228,15 @@ def test_work_on_unreadable_devices_continues() -> None:
     assert {device.health for device in world.controller.mirror.devices.values()} == {Health.HEALTHY}
 
 
-def test_no_work_starts_on_devices_that_stay_unreadable() -> None:
+@pytest.mark.parametrize("set_back_ms", [0, 100_000], ids=["the clock is as it was", "the clock is set back"])
+def test_no_work_starts_on_devices_that_stay_unreadable(set_back_ms: int) -> None:
     world = World()
     world.turn(2)
     found = unreadable(world)
     world.submit("bob", "b1")
     world.turn(2)
     assert world.state("b1") is JobState.RUNNING, "a driver that is slow for a moment stops no work"
+    world.now -= set_back_ms
     world.turn(UNREAD_MS // 1000)
     world.submit("bob", "b2")
     world.turn(5)

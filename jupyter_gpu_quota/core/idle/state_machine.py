@@ -286,6 +286,15 @@ def request_gpu(state: MachineState, now: int) -> Transition:
             assert_never(state)
 
 
+def requested_until(state: MachineState, now: int) -> MachineState:
+    """The state with no request later than ``now``; one that is was made before the clock was set back."""
+    kept_at = None if state.kept.at is None else min(state.kept.at, now)
+    state = replace(state, kept=replace(state.kept, at=kept_at))
+    if isinstance(state, InUse) and state.asked_at is not None:
+        return replace(state, asked_at=min(state.asked_at, now))
+    return state
+
+
 def is_lendable(state: MachineState, classification: Classification) -> bool:
     """Whether a freed slice may be lent: it is idle, and no kernel or other program has memory on the GPU.
 

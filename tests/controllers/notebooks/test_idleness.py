@@ -373,6 +373,30 @@ def test_a_controller_that_lost_the_lease_changes_nothing(notebook: Watched) -> 
     assert notebook.world.store.version() == version
 
 
+@pytest.mark.parametrize("action", ["keep", "wake"])
+def test_a_request_from_before_the_clock_was_set_back_ends_in_time(notebook: Watched, action: str) -> None:
+    notebook.pass_(20.5)
+    body = {"kernel": "k9"} if action == "wake" else {}
+    assert notebook.world.post(f"notebooks/{notebook.id}/actions/{action}", "bob", body).status == 200
+    notebook.pass_(1)
+    notebook.set_back(24 * 60 * MINUTE)
+    notebook.pass_(19)
+    assert notebook.shown()["idle"]["state"] == "in_use"
+    notebook.pass_(3)
+    assert notebook.shown()["idle"]["state"] == "warned"
+
+
+def test_a_server_is_stopped_again_after_the_clock_was_set_back(notebook: Watched) -> None:
+    asked: list[NotebookRecord] = []
+    notebook.idleness.stop = asked.append
+    notebook.kernels = []
+    notebook.pass_(30.5)
+    assert len(asked) == 1
+    notebook.set_back(24 * 60 * MINUTE)
+    notebook.pass_(31)
+    assert notebook.shown()["idle"]["state"] == "stopping" and len(asked) > 1
+
+
 def test_freed_and_postponed_states_survive_a_restart(notebook: Watched) -> None:
     notebook.kernels = []
     notebook.pass_(21)

@@ -244,6 +244,15 @@ def test_a_loan_ends_once_the_use_was_unknown_for_longer_than_readings_may_be_mi
     assert 35 * SECOND < notebook.now - known_at < 50 * SECOND
 
 
+def test_a_loan_without_figures_ends_in_time_after_the_clock_was_set_back(notebook: Lent) -> None:
+    job = notebook.lend()
+    notebook.set_back(60 * MINUTE)
+    notebook.percent, notebook.memory_mib = None, None
+    notebook.pass_(2)
+    notebook.decide()
+    assert notebook.job(job) is JobState.PAUSING
+
+
 def test_a_restart_of_the_service_does_not_end_the_loan(notebook: Lent) -> None:
     job = notebook.lend()
     notebook.world.controllers.take_over()

@@ -29,6 +29,7 @@ class Watched:
 
     def __init__(self, world: ServiceWorld) -> None:
         self.world, self.now, self.sequence, self.samples = world, NOW, 0, 0
+        self.started = NOW
         world.clock = lambda: self.now
         with world.stepping():
             asked = {"user": "bob", "project": "vision", "gpu": "1/8", "server": ""}
@@ -58,9 +59,9 @@ class Watched:
 
     def send(self, who: str | None = "bob", **other: Any) -> Any:
         """One report, and its answer."""
-        age = self.now - self.used_at
-        kernels = [{"quiet_ms": age, "running_ms": self.now - NOW, **_state_only(kernel)} for kernel in self.kernels]
-        body = {"instance": "i", "sequence": self.sequence, "running_ms": self.now - NOW, "kernels": kernels}
+        age, running_ms = self.now - self.used_at, self.now - self.started
+        kernels = [{"quiet_ms": age, "running_ms": running_ms, **_state_only(kernel)} for kernel in self.kernels]
+        body = {"instance": "i", "sequence": self.sequence, "running_ms": running_ms, "kernels": kernels}
         self.sequence += 1
         body |= {"programs": [], "asks_first": True, "server_quiet_ms": max(0, age)}
         self.last = {**body, **other}
@@ -73,6 +74,10 @@ class Watched:
             return answer
         self.run_controller()
         return self.world.post(f"notebooks/{self.id}/activity", who, self.last)
+
+    def set_back(self, by_ms: int) -> None:
+        """Set the clock of the service back; the server measures ages by another one."""
+        self.now, self.used_at, self.started = self.now - by_ms, self.used_at - by_ms, self.started - by_ms
 
     def run_controller(self) -> None:
         """One run of the controller."""
