@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 
 from ..core.idle.activity import GpuSample, IdleMode, IdlePolicy, NotebookActivity
-from ..core.idle.classification import Busy, Classification, classify
+from ..core.idle.classification import Busy, Classification, classify, continued
 from ..core.idle.history import ActivityHistories, Report, simulated_sample
 from ..core.idle.lent_slice import evidence_timeout_ms, may_stay_lent
 from ..core.idle.process_owners import ProcessOwners, process_owners, suspendable
@@ -237,6 +237,9 @@ class Idleness:
         classification = classify(activity, policy, waiting=waiting, now=now)
         taken = transition(machine, observe(activity, classification), policy, now)
         lendable = self._is_lendable(record, activity, classification, taken.state, now)
+        known = self.states.get(name)
+        if known is not None:
+            classification = continued(classification, known.classification, before_at=known.at, now=now)
         state = self._state(name, now, classification, taken.state, lendable=lendable, waiting=waiting)
         if not self._record(record, taken, state):
             return None

@@ -242,7 +242,7 @@ class NotebookServers:
             case Warned():
                 return state.until
             case Freed():
-                return min(idle.since, state.idle_since or idle.since) + self.policy.stop_server_after_s * 1000
+                return (state.idle_since or idle.since) + self.policy.stop_server_after_s * 1000
             case Stopping():
                 return now + CHECK_EVERY_MS
             case _:

@@ -8,7 +8,7 @@ Source: docs/idle.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -317,3 +317,13 @@ def _idle(case: _Evidence) -> Idle:
         others=tuple(sorted(program.name for program in activity.programs if program.holds_gpu is not False)),
         figures=(("for_s", (case.now - since) // 1000),),
     )
+
+
+def continued(found: Classification, before: Classification, *, before_at: int, now: int) -> Classification:
+    """A classification as idle with the beginning of the one before, where nothing happened in between.
+
+    Evidence is kept only for as long as a classification needs it. ``before_at``: the instant of the one before.
+    """
+    if not isinstance(found, Idle) or not isinstance(before, Idle) or not before.since < found.since <= before_at:
+        return found
+    return replace(found, since=before.since, figures=(("for_s", (now - before.since) // 1000),))

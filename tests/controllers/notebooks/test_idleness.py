@@ -179,7 +179,7 @@ def test_the_command_line_lists_and_keeps_it(notebook: Watched, monkeypatch: pyt
 def test_mode_report_shows_idleness_and_frees_nothing(only_reported: Watched) -> None:
     answer = only_reported.pass_(40)
     assert (answer["idle"]["state"], answer["free"]) == ("reported", None)
-    assert "The GPU is not freed" in answer["idle"]["message"]
+    assert answer["idle"]["message"].startswith("It has been unused for 40 minutes. The GPU is not freed")
 
 
 def test_the_default_mode_is_report(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpu_quota.core.idle.activity import GpuSample, KernelRecord, KernelState, NotebookActivity
-from jupyter_gpu_quota.core.idle.classification import Busy, Classification, Idle, Unknown
+from jupyter_gpu_quota.core.idle.classification import Busy, Classification, Idle, IdleReason, Unknown, continued
 from tests.core.idle.world import (
     CPU_ONLY,
     MINUTE,
@@ -361,3 +361,23 @@ def test_an_idle_notebook_was_unused_since_the_stated_instant(activity: Notebook
         assert not any(s.percent for s in activity.samples if s.at > found.since)
         assert all(k.state is KernelState.IDLE for k in activity.kernels or ())
         assert {k.id for k in activity.kernels or () if k.holds_gpu} == set(found.kernels)
+
+
+def idle_for(minutes: int) -> Idle:
+    return Idle(since=NOW - minutes * MINUTE, kernels=("k1",), figures=(("for_s", minutes * 60),))
+
+
+@pytest.mark.parametrize(
+    ("before", "before_ago", "unused_for"),
+    [
+        pytest.param(idle_for(300), 1, 300, id="idle ever since"),
+        pytest.param(idle_for(300), 40, 26, id="not classified for longer than evidence is kept"),
+        pytest.param(idle_for(20), 1, 26, id="known for longer than before"),
+        pytest.param(Unknown(reason=IdleReason.GAP), 1, 26, id="unknown before"),
+    ],
+)
+def test_a_notebook_that_stays_idle_is_unused_since_the_beginning(
+    before: Classification, before_ago: int, unused_for: int
+) -> None:
+    found = continued(idle_for(26), before, before_at=NOW - before_ago * MINUTE, now=NOW)
+    assert found == idle_for(unused_for)
