@@ -15,16 +15,21 @@ import pynvml
 
 from .reading import FIRST_READING
 
+NVOFA_1_UTIL, NVENC_UTIL = 51, range(166, 170)
+"""The second engine for optical flow, and the encoders; earlier releases of nvidia-ml-py have no names for them."""
+
 METRICS = (
     pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL,
     *range(pynvml.NVML_GPM_METRIC_NVDEC_0_UTIL, pynvml.NVML_GPM_METRIC_NVDEC_7_UTIL + 1),
     *range(pynvml.NVML_GPM_METRIC_NVJPG_0_UTIL, pynvml.NVML_GPM_METRIC_NVJPG_7_UTIL + 1),
     pynvml.NVML_GPM_METRIC_NVOFA_0_UTIL,
+    NVOFA_1_UTIL,
+    *NVENC_UTIL,
 )
-"""Each is a percentage of the time between two samples. The first is compute and graphics, the others are decoders."""
+"""Each is a percentage of the time between two samples. The first is compute and graphics, the others are engines."""
 
 ABSENT = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NOT_FOUND)
-"""Results of a decoder that the instance does not have."""
+"""Results of an engine that the instance does not have, or the driver does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,7 @@ def _query(before: Any, now: Any) -> Any:
 
 
 def _busiest(metrics: Sequence[Any]) -> int | Unknown:
-    """The highest of the metrics; Unknown if compute, or a decoder that the instance has, could not be read."""
+    """The highest of the metrics; Unknown if compute, or an engine that the instance has, could not be read."""
     highest = 0
     for place, metric in enumerate(metrics):
         code, value = int(metric.nvmlReturn), float(metric.value)
