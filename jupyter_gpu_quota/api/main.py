@@ -156,7 +156,7 @@ def make_services(
         streams=Streams(),
         reports=Writer(slot, clock),
         channels=_channels(settings),
-        offers=EnforcementOffers(backend.capabilities),
+        offers=EnforcementOffers(backend.capabilities, lambda: store_view.samples, clock),
         backend=backend,
         stop_reasons=StopReasons(store_view),
         change_limit=RateLimit(clock, burst=settings.changes_at_once, interval_ms=1000 / settings.changes_per_s),

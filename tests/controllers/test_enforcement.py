@@ -13,12 +13,15 @@ import pytest
 
 from jupyter_gpu_quota.api.access.work_in_progress import DEVICE_CHECKS
 from jupyter_gpu_quota.api.state import offers
+from jupyter_gpu_quota.backends.kubernetes.enforcement import NO_AGENT, ClusterEnforcement
 from jupyter_gpu_quota.backends.local.enforcement.cgroup import Cgroups, job_cgroup, notebook_cgroup
 from jupyter_gpu_quota.backends.local.enforcement.limits_client import LimitAnswer
 from jupyter_gpu_quota.backends.local.host.processes import process
+from jupyter_gpu_quota.backends.rendering.pods import PodSettings
 from jupyter_gpu_quota.controllers import weak_shares
 from jupyter_gpu_quota.controllers.enforcement import SWEEP_EVERY_MS
-from jupyter_gpu_quota.core.samples import ProcessUse
+from jupyter_gpu_quota.core.enforcement.over_share import FRESH_MS
+from jupyter_gpu_quota.core.samples import AGENT, ProcessUse
 from tests.api.world import QUOTA, service_world
 from tests.controllers.setups.enforcement import EnforcementSetup, policy, readings, setup
 from tests.patience import PATIENCE_S, until
@@ -318,6 +321,37 @@ def test_checks_that_wait_for_a_driver_are_limited_per_person(
         for check in checks:
             check.join()
     assert replies == [201] * len(checks)
+
+
+@pytest.mark.parametrize(
+    ("memory", "sampled", "refused"),
+    [
+        pytest.param("policed", {}, False, id="the agent of the node reads the devices"),
+        pytest.param("driver", {}, True, id="no agent limits memory"),
+        pytest.param("policed", {"at": -FRESH_MS - 1}, True, id="the agent is silent"),
+        pytest.param("policed", {"at": FRESH_MS + 1}, True, id="the samples are of the future"),
+        pytest.param("policed", {"why": {AGENT: NO_AGENT}}, True, id="there is no agent"),
+        pytest.param("policed", {"memory_used_mib": None}, True, id="the agent cannot read the memory of the devices"),
+        pytest.param(
+            "policed", {"workload_memory_mib": {"other": None}}, True, id="the agent cannot read that of processes"
+        ),
+    ],
+)
+def test_in_a_cluster_memory_that_agents_read_is_policed(
+    setup: EnforcementSetup, memory: str, sampled: dict[str, Any], refused: bool
+) -> None:
+    setup.apply(policy(memory))
+    pods = PodSettings(namespace="n", hub="h", image="i", volume_claim="v")
+    setup.world.services.offers.backend = ClusterEnforcement(None, None, pods)  # type: ignore[arg-type]
+    setup.read()
+    setup.world.run(setup.world.services.store_view.refresh_if_stale())
+    found = setup.world.services.store_view.samples
+    changed = sampled | {"at": setup.now + sampled.get("at", 0)}
+    setup.world.services.store_view.samples = {name: replace(row, **changed) for name, row in found.items()}
+    setup.world.add("root", admin=True, scopes=("read", "submit", "admin"))
+    reply = setup.world.post("quota/preview", "root", {"text": policy(memory)})
+    assert [("Unknown for 2 devices" in each) for each in reply.json["warnings"]] == [True] * refused, reply.body
+    assert setup.world.post("jobs", "bob", FRACTION).status == (409 if refused else 201)
 
 
 def test_simulated_devices_enforce_nothing(tmp_path: Path) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from ...backends.protocol import CapabilityReader
+from ...backends.protocol import Capabilities, CapabilityReader
 from ...core.amounts import gpu_text
-from ...core.enforcement.levels import EnforcementOffer, RequiredEnforcement, best_offer
+from ...core.enforcement.levels import EnforcementLevel, EnforcementOffer, RequiredEnforcement, best_offer, is_weaker
+from ...core.enforcement.over_share import FRESH_MS
 from ...core.model import WHOLE_DEVICE, Device, Health
+from ...core.samples import DeviceSample
 from ..access.permissions import Person
 from ..access.refusals import Refused
 from ..access.work_in_progress import DEVICE_CHECKS, WorkInProgress
@@ -24,10 +27,15 @@ THREADS = 8
 
 
 class EnforcementOffers:
-    """The offers of a backend's devices, read in threads of their own, because that may wait."""
+    """The offers of a backend's devices, read in threads of their own, because that may wait.
 
-    def __init__(self, backend: CapabilityReader) -> None:
-        self.backend = backend
+    ``samples`` has the newest sample of each device; ``clock`` is in milliseconds since 1970.
+    """
+
+    def __init__(
+        self, backend: CapabilityReader, samples: Callable[[], Mapping[str, DeviceSample]], clock: Callable[[], int]
+    ) -> None:
+        self.backend, self._samples, self._clock = backend, samples, clock
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="offers")
 
     async def in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -54,7 +62,7 @@ class EnforcementOffers:
         if not least.is_set or not devices or gpu_milli >= WHOLE_DEVICE:
             return
         with in_progress.one(person, DEVICE_CHECKS):
-            found = await self.in_thread(self.backend.capabilities, devices, gpu_milli=gpu_milli, project=project)
+            found = await self.in_thread(self._capabilities, devices, gpu_milli, project)
         if any(each.is_enough(least) for each in found.offers):
             return
         closest = best_offer(found.offers)
@@ -70,7 +78,7 @@ class EnforcementOffers:
 
     def of_jobs(self, devices: Sequence[Device], project: str) -> Sequence[EnforcementOffer]:
         """The best for a job's fraction of each device; it may wait."""
-        return self.backend.capabilities(devices, gpu_milli=WHOLE_DEVICE // 2, project=project).offers
+        return self._capabilities(devices, WHOLE_DEVICE // 2, project).offers
 
     async def of_fractions(
         self, devices: Sequence[Device], project: str | None = None
@@ -79,5 +87,24 @@ class EnforcementOffers:
 
         It is a notebook's, or that of a job of ``project``.
         """
-        found = await self.in_thread(self.backend.capabilities, devices, gpu_milli=WHOLE_DEVICE // 2, project=project)
+        found = await self.in_thread(self._capabilities, devices, WHOLE_DEVICE // 2, project)
         return found.offers, found.read_at
+
+    def _capabilities(self, devices: Sequence[Device], gpu_milli: int, project: str | None) -> Capabilities:
+        """As the backend reads them; memory of a device whose enforcement is unknown is policed where it is sampled."""
+        found, now = self.backend.capabilities(devices, gpu_milli=gpu_milli, project=project), self._clock()
+        samples = self._samples()
+        offers = tuple(
+            replace(offer, memory=EnforcementLevel.POLICED)
+            if offer.unsure and is_weaker(offer.memory, EnforcementLevel.POLICED) and _is_read(samples.get(name), now)
+            else offer
+            for name, offer in zip((device.id for device in devices), found.offers, strict=True)
+        )
+        return replace(found, offers=offers)
+
+
+def _is_read(sample: DeviceSample | None, now: int) -> bool:
+    """Whether a present sample has the memory of every workload on its device."""
+    if sample is None or sample.is_stand_in or abs(now - sample.at) > FRESH_MS:
+        return False
+    return sample.memory_used_mib is not None and None not in sample.workload_memory_mib.values()

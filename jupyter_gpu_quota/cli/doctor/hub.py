@@ -6,7 +6,6 @@ with the reason.
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import subprocess
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from ...client import Client, GPUQuotaError
 from ...core.amounts import counted
-from ...core.model import Device
+from ...core.model import WHOLE_DEVICE, Device
 from ...quotafile import QuotaFile
 from ...quotafile.from_path import read_path
 from ...settings import GPUQuota
@@ -129,14 +128,13 @@ def _check_fit(path: Path, file: QuotaFile, devices: Sequence[Device], known: Kn
 
 def _weak_devices_text(file: QuotaFile, devices: Sequence[Device], config: GPUQuota) -> str:
     """On how many devices the enforcement is weaker than policy.enforcement; empty if on none."""
-    from ...api.state.offers import EnforcementOffers
     from ...backends.local.enforcement_backend import LocalEnforcement
 
     if not file.least.is_set:
         return ""
-    offers = EnforcementOffers(LocalEnforcement(config.state_dir, cgroup=config.cgroup, mps=config.mps))
-    found, _ = asyncio.run(offers.of_fractions(devices))
-    short = sum(not each.is_enough(file.least) for each in found)
+    enforcement = LocalEnforcement(config.state_dir, cgroup=config.cgroup, mps=config.mps)
+    found = enforcement.capabilities(devices, gpu_milli=WHOLE_DEVICE // 2, project=None)
+    short = sum(not each.is_enough(file.least) for each in found.offers)
     if not short:
         return ""
     needed = f"memory {file.least.memory} and compute {file.least.compute}"

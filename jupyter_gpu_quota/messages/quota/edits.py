@@ -112,11 +112,11 @@ def pool_offers_sentence(
 
     ``mps_projects``: the projects whose jobs can have more than these offers, by an MPS daemon.
     """
-    unknown = [each for each in offers if each.unsure]
-    short = [each for each in offers if not each.unsure and not each.is_enough(least)]
-    if not short and not unknown:
+    weak = [each for each in offers if not each.is_enough(least)]
+    unknown, short = [each for each in weak if each.unsure], [each for each in weak if not each.unsure]
+    if not weak:
         return ""
-    able = f"{len(offers) - len(short) - len(unknown)} of {counted(len(offers), 'device')}"
+    able = f"{len(offers) - len(weak)} of {counted(len(offers), 'device')}"
     parts = [
         f"Pool {pool}: policy.enforcement requires at least memory {least.memory} and compute {least.compute}, and "
         f"{able} can enforce this for a fraction, as read at {instant_text(read_at)}."
@@ -127,7 +127,7 @@ def pool_offers_sentence(
         parts.append(f"The best of the others, {best.device}, offers {offered}.")
     if unknown:
         parts.append(f"Unknown for {counted(len(unknown), 'device')}: {unknown[0].why}.")
-    parts.append(NONE_ENFORCES if len(short) + len(unknown) == len(offers) else SOME_ENFORCE)
+    parts.append(NONE_ENFORCES if len(weak) == len(offers) else SOME_ENFORCE)
     if mps_projects:
         parts.append(f"An MPS daemon enforces this for jobs of {' and '.join(mps_projects)}; they are not refused.")
     return " ".join([*parts, ENFORCEMENT_ADVICE])

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu_quota.api.state.offers import EnforcementOffers
 from jupyter_gpu_quota.backends.job_files.paths import rank_paths
 from jupyter_gpu_quota.backends.job_files.record_files import write_record
 from jupyter_gpu_quota.backends.local.enforcement.limits_client import LimitAnswer, LimitRequest
@@ -63,7 +62,7 @@ class EnforcementSetup:
         self.stopped: list[str] = []
         self.using: dict[str, tuple[ProcessUse, ...]] = {}
         self.weak = self.gone = ""
-        world.services.offers = EnforcementOffers(self.enforcement)
+        world.services.offers.backend = self.enforcement
 
     def _limits(self, requests: Sequence[LimitRequest]) -> list[LimitAnswer]:
         self.requests += requests
