@@ -21,9 +21,10 @@ from jupyter_gpu_quota.backends.rendering.pods import PodSettings
 from jupyter_gpu_quota.controllers import weak_shares
 from jupyter_gpu_quota.controllers.enforcement import SWEEP_EVERY_MS
 from jupyter_gpu_quota.core.enforcement.over_share import FRESH_MS
+from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.samples import AGENT, ProcessUse
 from tests.api.world import QUOTA, service_world
-from tests.controllers.setups.enforcement import EnforcementSetup, policy, readings, setup
+from tests.controllers.setups.enforcement import DEVICES, EnforcementSetup, policy, readings, setup
 from tests.patience import PATIENCE_S, until
 
 __all__ = ["setup"]
@@ -431,6 +432,28 @@ def test_a_waiting_job_that_no_device_can_enforce_is_held(setup: EnforcementSetu
     assert setup.view(whole)["state"] == "queued"
     setup.world.step()
     assert setup.view(whole)["state"] == "starting"
+
+
+@pytest.mark.parametrize(
+    "unavailable",
+    [
+        pytest.param({"health": "unhealthy", "trouble": "XID 79"}, id="unhealthy"),
+        pytest.param({"health": "quarantined"}, id="quarantined"),
+        pytest.param({}, id="gone"),
+    ],
+)
+def test_a_job_keeps_waiting_while_the_only_able_device_is_unavailable(
+    setup: EnforcementSetup, unavailable: dict[str, Any]
+) -> None:
+    setup.apply(policy("policed"))
+    setup.weak = "GPU-1"
+    job = setup.world.submit("bob", gpu="0.5")["id"]
+    if unavailable:
+        setup.world.see(DeviceFact(device="GPU-0", **unavailable))
+    else:
+        setup.world.inventory(DEVICES[1:])
+    setup.run_enforcement()
+    assert setup.view(job)["state"] == "queued"
 
 
 def test_a_job_keeps_waiting_while_the_enforcement_levels_are_unknown(setup: EnforcementSetup) -> None:

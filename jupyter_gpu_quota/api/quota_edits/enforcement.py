@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -16,7 +16,7 @@ from ...core.enforcement.levels import (
 )
 from ...core.enforcement.weak_shares import WARN_FOR_MS, WEAK_FOR_MS, unenforceable_jobs, weak_share
 from ...core.lifecycle import HOLDS_SLICE, RUNS
-from ...core.model import WHOLE_DEVICE, Device, Health, Job, Notebook
+from ...core.model import WHOLE_DEVICE, Device, Health, Job, Notebook, Snapshot
 from ...core.reasons import EnforcementTooWeak, EnforcementUnavailable
 from ...messages.quota.edits import edit_sentence, pool_offers_sentence
 from ...messages.reasons import warning
@@ -130,12 +130,12 @@ async def _waiting(services: Services, edit: Edit, present: RequiredEnforcement)
     store_view, of_jobs = services.store_view, services.offers.of_jobs
     jobs = [record.job for record in store_view.mirror.jobs.values()]
 
-    def devices_in(pool: str) -> list[Device]:
-        return [device for device in edit.moved.devices if device.pool == pool]
+    def devices_under(snapshot: Snapshot) -> Callable[[str], list[Device]]:
+        return lambda pool: [device for device in snapshot.devices if device.pool == pool]
 
     in_thread = services.offers.in_thread
-    before = await in_thread(unenforceable_jobs, of_jobs, store_view.devices_in, jobs, present)
-    after = await in_thread(unenforceable_jobs, of_jobs, devices_in, jobs, edit.file.least)
+    before = await in_thread(unenforceable_jobs, of_jobs, devices_under(edit.snapshot), jobs, present)
+    after = await in_thread(unenforceable_jobs, of_jobs, devices_under(edit.moved), jobs, edit.file.least)
     already = {job.id for job, _ in before}
     return [Ended(work=job, effect="held", reason=why) for job, why in after if job.id not in already]
 

@@ -25,7 +25,10 @@ Offers = Callable[[Sequence[Device], str], Sequence[EnforcementOffer]]
 def unenforceable_jobs(
     offers: Offers, devices_in: Callable[[str], Sequence[Device]], jobs: Iterable[Job], least: RequiredEnforcement
 ) -> list[tuple[Job, EnforcementUnavailable]]:
-    """Jobs that wait for a fraction that certainly no device of their pool can enforce; with the best offer."""
+    """Jobs that wait for a fraction that certainly no device of their pool can enforce; with the best offer.
+
+    ``devices_in`` returns all devices of a pool, with those that are gone: they may come back.
+    """
     known = dict[tuple[str, str, tuple[str, ...]], EnforcementUnavailable | None]()
     found = list[tuple[Job, EnforcementUnavailable]]()
     for job in jobs:
@@ -43,14 +46,12 @@ def unenforceable_jobs(
 def _best_weak_offer(
     offers: Offers, devices: Sequence[Device], job: Job, least: RequiredEnforcement
 ) -> EnforcementUnavailable | None:
-    """The best offer of a device for a job; None where one is enough, or where an offer is unknown."""
-    healthy = [
-        device
-        for device in devices
-        if device.health is Health.HEALTHY and (not job.gpu_models or device.model in job.gpu_models)
-    ]
-    found = offers(healthy, job.project) if healthy else ()
-    if not found or any(each.unsure or each.is_enough(least) for each in found):
+    """The best offer of a device for a job; None where one is enough, or could be: it is unknown, or not healthy."""
+    fitting = [device for device in devices if not job.gpu_models or device.model in job.gpu_models]
+    if not fitting or any(device.health is not Health.HEALTHY and not device.simulated for device in fitting):
+        return None
+    found = offers(fitting, job.project)
+    if any(each.unsure or each.is_enough(least) for each in found):
         return None
     best = best_offer(found)
     return _weak(EnforcementUnavailable, best.device, best, least)

@@ -50,7 +50,8 @@ class FollowedStore:
         return self.mirror.devices.get(name)
 
     def devices_in(self, pool: str) -> list[Device]:
-        return [device for device in self.mirror.reported_devices() if device.pool == pool]
+        """The devices of a pool, with those that are gone."""
+        return [device for device in self.mirror.devices.values() if device.pool == pool]
 
     def learn_names(self, users: Iterable[str]) -> None:
         """Read the names of these people that are not known yet."""
