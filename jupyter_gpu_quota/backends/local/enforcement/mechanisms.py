@@ -141,7 +141,7 @@ def _verify_mps(share: DeviceShare, evidence: Evidence) -> str:
         return "it was not started as a client of MPS"
     if variables[MEMORY] != f"0={share.memory_mib}M":
         return f"its limit under MPS is {variables[MEMORY]}, not 0={share.memory_mib}M"
-    return "" if evidence.mps else "NVML lists no client of MPS on the device"
+    return "" if evidence.mps else evidence.why_unread or "NVML lists no client of MPS on the device"
 
 
 def mps_variables(share: DeviceShare, pipes: str) -> Mapping[str, str]:

@@ -69,15 +69,16 @@ class ReadBack:
         limit, _ = self._limits.get((cgroup_of(share), share.device or ""), (NO_CGROUP, 0))
         unknown = "" if sample is None else sample.why.get(share.workload, "")
         known = sample is not None and sample.workload_memory_mib.get(share.workload) is not None
+        why_unread = _why_unread(sample, now)
         return Evidence(
-            why_unread=_why_unread(sample, now),
+            why_unread=why_unread,
             limit_mib=limit.limit_mib,
             why_no_limit=limit.why,
             is_limit_unread=not limit.is_known,
             why_outside="" if limit.limit_mib is None else self._why_outside(share, pid, sample),
             variables=None if pid is None else variables_of(pid),
             why_no_memory="" if known else unknown or "the memory of its processes was not read",
-            mps=unknown == MPS,
+            mps=unknown == MPS and not why_unread,
             policed=policed,
         )
 
@@ -109,7 +110,7 @@ class ReadBack:
             if share.device and not share.is_instance and self.cgroups.exists(cgroup_of(share))
         }
         self._limits = {key: known for key, known in self._limits.items() if key in wanted}
-        if all(key in self._limits and now - self._limits[key][1] < LIMITS_EVERY_MS for key in wanted):
+        if all(key in self._limits and 0 <= now - self._limits[key][1] < LIMITS_EVERY_MS for key in wanted):
             return
         keys = sorted(wanted)
         answers = self._request_limits(
