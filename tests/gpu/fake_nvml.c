@@ -10,6 +10,7 @@
  *   system limits ok | lie | half  0 mig 1                  0 xid 79 (reported once)
  *   0 process PID MIB PERCENT [compute | graphics | mps]    "-" for memory: not available, for percent: no sample
  *   0/1 gpm METRIC VALUE [CODE]                             a performance metric of an instance between two samples
+ *   0/1 gpu-instance NUMBER                                 another one than that of its place, counted from 1
  *   0 sample PID MICROSECONDS SM MEMORY ENCODER DECODER     one more sample, with a time of its own
  *
  * Whatever has no line answers "not supported". Structures and codes are those of nvml.h, as nvidia-ml-py has them.
@@ -408,7 +409,7 @@ typedef struct { uint32_t version, count; GpmSample *before, *now; GpmMetric met
 
 API nvmlDeviceGetGpuInstanceId(Handle *of, uint32_t *id) {
     DEVICE(of);
-    *id = of->instance + 1;
+    if (number(of, "gpu-instance", id) != SUCCESS) *id = of->instance + 1;
     return SUCCESS;
 }
 

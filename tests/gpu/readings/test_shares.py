@@ -314,3 +314,28 @@ def test_an_instance_is_unhealthy_with_its_device(sliced: FakeGpu) -> None:
     sliced.script.add("0 xid 79")
     sliced.sample({first: [], second: []})
     assert [fact.trouble for fact in sliced.sampler.facts()] == ["XID 79: the GPU has fallen off the bus"] * 2
+
+
+def test_compute_instances_that_share_the_memory_of_a_gpu_instance_are_left_out(sliced: FakeGpu) -> None:
+    sliced.script.put("0/0 gpu-instance 5", "0/1 gpu-instance 5")
+    sliced.script.instance(0, 2)
+    assert [device.id for device in sliced.devices()] == ["MIG-0-2"]
+    sliced.script.add("0 error nvmlDeviceGetMaxMigDeviceCount 999")
+    sliced.sample({})
+    assert [device.id for device in sliced.devices()] == ["MIG-0-2"], "nor are they found while nothing answers"
+
+
+def test_a_compute_instance_that_does_not_answer_is_not_taken_for_one_that_has_ended(sliced: FakeGpu) -> None:
+    sliced.script.put("0/0 gpu-instance 5", "0/1 gpu-instance 5")
+    assert sliced.devices() == ()
+    sliced.script.add("0/1 error nvmlDeviceGetGpuInstanceId 999")
+    sliced.sample({})
+    assert sliced.devices() == ()
+
+
+@pytest.mark.parametrize("code", [3, 999])
+def test_an_instance_whose_gpu_instance_is_not_known_is_a_device(sliced: FakeGpu, code: int) -> None:
+    before = sliced.devices()
+    sliced.script.add(f"0/0 error nvmlDeviceGetGpuInstanceId {code}")
+    sliced.sample({})
+    assert sliced.devices() == before

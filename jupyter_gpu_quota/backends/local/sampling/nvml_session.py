@@ -6,6 +6,7 @@ Every call returns a value, or ``Unknown`` with the reason. A call that a device
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -70,12 +71,16 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Identity:
-    """``parent`` is the UUID of the device of an instance."""
+    """``parent`` is the UUID of the device of an instance, ``gpu_instance`` the number of its GPU instance there.
+
+    ``gpu_instance`` is None for a device, and where the driver does not say it.
+    """
 
     uuid: str
     model: str
     memory_mib: int
     parent: str | None = None
+    gpu_instance: int | None = None
 
 
 class Session:
@@ -166,19 +171,35 @@ class Session:
         uuid = self._call(place, "nvmlDeviceGetUUID", handle, convert=_text)
         model = self._call(place, "nvmlDeviceGetName", handle, convert=_text)
         memory_mib = self._memory(place, handle, lambda memory: int(memory.total) // MIB)
-        for each in (uuid, model, memory_mib):
+        number = None if parent is None else self._call(place, "nvmlDeviceGetGpuInstanceId", handle)
+        if isinstance(number, Unknown) and number.code in PERMANENT_ERRORS:
+            number = None
+        for each in (uuid, model, memory_mib, number):
             if isinstance(each, Unknown):
                 return each
         fault = impossible("memory_mib", memory_mib, 0) or ("NVML reports no memory" if memory_mib == 0 else None)
-        return Unknown(fault) if fault else _Identity(uuid, model, memory_mib, parent)
+        return Unknown(fault) if fault else _Identity(uuid, model, memory_mib, parent, number)
 
     def _silent_devices(self, index: int, unknown: Unknown) -> list[DeviceReading]:
         """The device or the instances that were found at an index before, as unknown; without any a note."""
-        if not (known := self._known.get(index)):
+        if not self._known.get(index):
             what = "its UUID, model, memory, MIG mode or instances cannot be read"
             self._notes.append(f"GPU {index} is left out: {what}. {unknown.why}")
             return []
-        return [_silent(index, known[place], unknown) for place in sorted(known)]
+        return [_silent(index, known, unknown) for _, known in sorted(self._usable(index).items())]
+
+    def _usable(self, index: int) -> dict[int, _Identity]:
+        """The device or the instances of an index, without compute instances that share the memory of a GPU instance.
+
+        Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/, "Compute Instance".
+        """
+        known = self._known[index]
+        numbers = Counter(each.gpu_instance for each in known.values() if each.gpu_instance is not None)
+        shared = {number for number, count in numbers.items() if count > 1}
+        for number in sorted(shared):
+            what = f"the compute instances of GPU instance {number} of GPU {index}"
+            self._notes.append(f"{what} are left out: they share its memory. Create only one in a GPU instance")
+        return {place: each for place, each in known.items() if each.gpu_instance not in shared}
 
     def _memory(self, of: str, handle: Any, convert: Callable[[Any], int]) -> Any:
         """Memory by the call that excludes the driver's own, where it exists (from driver 510 on)."""
@@ -225,7 +246,7 @@ class Session:
         kept = self._kept_instances(index, silent, known)
         self._known[index] = known | kept
         readings |= {place: _silent(index, found, silent[place]) for place, found in kept.items()}
-        return [readings[place] for place in sorted(readings)]
+        return [readings[place] for place in sorted(self._usable(index))]
 
     def _kept_instances(
         self, index: int, silent: Mapping[int, Unknown], known: Mapping[int, _Identity]
