@@ -78,6 +78,22 @@ def test_a_missing_ability_is_reported_for_its_device(
     assert (why in found["GPU-1"]) == (not any(line.startswith("0 ") for line in lines))
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        pytest.param("1 error nvmlDeviceGetUUID 999", "GPU 1 is left out: its UUID", id="a device that is left out"),
+        pytest.param("1 remap 1", "GPU-1: it has no spare rows for faulty memory any more", id="an unhealthy device"),
+    ],
+)
+def test_a_device_that_takes_no_work_is_warned_of(script: Script, tmp_path: Path, line: str, said: str) -> None:
+    script.device(0)
+    script.device(1)
+    script.put(line)
+    found = gpus(tmp_path)
+    assert (found["verdict"], said in found["found"]) == ("warn", True), found
+    assert found["abilities"] and "NVIDIA H200" in found["found"]
+
+
 def test_an_old_driver_limits_no_memory(script: Script, tmp_path: Path) -> None:
     script.device(0)
     script.put("system driver 550.54.14")

@@ -60,7 +60,11 @@ def gpus_of(reading: Reading | NoReading, settings: GPUQuota) -> Result:
         advice = "install the NVIDIA driver, or set c.GPUQuota.simulated_devices to test without a GPU"
         return warn("gpus", f"no GPU: {_absence_text(reading)}", advice)
     names = ", ".join(f"{device.model} ({device.memory_mib} MiB)" for device in reading.devices)
-    return replace(ok("gpus", f"{names}; driver {reading.driver}"), abilities=tuple(abilities(reading, settings)))
+    faults = [f"{device.uuid}: {device.trouble}" for device in reading.devices if device.trouble]
+    found = "; ".join([f"{names}; driver {reading.driver}", *reading.notes, *faults])
+    advice = "run nvidia-smi for the cause; no work starts on a device that is left out or unhealthy"
+    result = warn("gpus", found, advice) if reading.notes or faults else ok("gpus", found)
+    return replace(result, abilities=tuple(abilities(reading, settings)))
 
 
 def abilities(reading: Reading, settings: GPUQuota) -> Iterator[Ability]:
