@@ -35,7 +35,8 @@ def looked_at(gpu: Gpu, held: dict[Device, list[str]], pids: dict[str, list[int]
 
 def names_processes(row: DeviceSample) -> bool:
     """Whether this driver lists our processes: in some containers it does not, which must be reported."""
-    hidden = [why for why in row.why.values() if "does not list" in why or "is unknown" in why]
+    why = [text for name, text in row.why.items() if name != "foreign"]
+    hidden = [text for text in why if "does not list" in text or "is unknown" in text]
     assert not hidden or None in row.workloads.values()
     return not hidden
 

@@ -116,8 +116,8 @@ def test_a_process_of_another_namespace_makes_all_workloads_unknown(fake: FakeGp
     pid = fake.start(1000)
     fake.uses(4_194_000, 500, None)
     row = fake.row("J", pids={"J": [pid]})
-    assert (row.workloads, row.foreign_mib) == ({"J": None}, 0)
-    assert "process 4194000" in row.why["J"]
+    assert (row.workloads, row.foreign_mib) == ({"J": None}, None)
+    assert "process 4194000" in row.why["J"] and row.why["foreign"] == row.why["J"]
 
 
 def test_known_use_is_reported_beside_unknown_processes(fake: FakeGpu) -> None:
@@ -206,6 +206,41 @@ def test_the_end_of_foreign_use_is_reported_too(fake: FakeGpu) -> None:
     assert fake.sampler.facts() == []
 
 
+def test_a_process_that_cannot_be_read_is_foreign_on_an_unused_device(fake: FakeGpu) -> None:
+    fake.uses(4_194_000, 20_000, None)
+    row = fake.row()
+    assert (row.foreign_mib, dict(row.why)) == (20_000, {})
+    assert fake.sampler.facts() == [DeviceFact(device="GPU-0", foreign_milli=140)]
+
+
+def test_foreign_use_is_unknown_while_nvml_does_not_list_the_processes(fake: FakeGpu) -> None:
+    fake.script.put("0 memory 143771 100000")
+    row = fake.row()
+    assert row.foreign_mib is None and "100000 MiB" in row.why["foreign"]
+    assert fake.sampler.facts() == []
+
+
+@pytest.mark.parametrize(
+    ("before", "used_mib", "reported"),
+    [
+        pytest.param(0, 21_000, [], id="it stays 0"),
+        pytest.param(140, 21_000, [], id="it may still be there"),
+        pytest.param(140, 5_000, [30], id="less memory is used than it had"),
+        pytest.param(140, 1_000, [0], id="only the workload uses memory"),
+    ],
+)
+def test_the_capacity_changes_by_foreign_use_that_is_known(
+    fake: FakeGpu, before: int, used_mib: int, reported: list[int]
+) -> None:
+    pid = fake.start(1000)
+    fake.script.add("0 process 4194000 - -")
+    fake.script.put(f"0 memory 143771 {used_mib}")
+    (device,) = fake.devices()
+    row = fake.sample({replace(device, foreign_milli=before): ["J"]}, {"J": [pid]})[device.id]
+    assert row.foreign_mib is None
+    assert [fact.foreign_milli for fact in fake.sampler.facts()] == reported
+
+
 def test_a_process_of_another_job_is_not_foreign(fake: FakeGpu) -> None:
     fake.script.device(1)
     trespasser = fake.start(500)
@@ -274,7 +309,7 @@ def test_a_process_with_unreadable_variables_may_belong_to_a_notebook() -> None:
         processes=(hidden,),
     )
     shares = shares_of(device, ["N"], Owners({}, ["N"], [hidden], is_alive=lambda *_: True))
-    assert (shares.percent, shares.foreign_mib) == ({"N": None}, 0)
+    assert (shares.percent, shares.foreign_mib) == ({"N": None}, None)
     assert "process 11 (3 in its container)" in shares.why["N"]
 
 

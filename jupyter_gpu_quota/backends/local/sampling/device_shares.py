@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ....core.samples import ProcessUse
 from ..host.processes import is_same_process, user_of
@@ -128,14 +128,17 @@ class Owners:
 class Shares:
     """The use of a device by each workload, and the foreign use; None is unknown, and ``why`` has the reason.
 
-    Foreign use that is known has a reason where its processes have forged variables. ``processes`` has the workloads
-    all of whose processes are known.
+    ``foreign_least_mib`` and ``foreign_most_mib`` are its bounds. ``forged``: foreign processes have forged variables.
+    ``processes`` has the workloads all of whose processes are known.
     """
 
     percent: dict[str, int | None] = field(default_factory=dict)
     memory_mib: dict[str, int | None] = field(default_factory=dict)
     processes: dict[str, tuple[ProcessUse, ...]] = field(default_factory=dict)
     foreign_mib: int | None = None
+    foreign_least_mib: int = 0
+    foreign_most_mib: int | None = None
+    forged: str = ""
     why: dict[str, str] = field(default_factory=dict)
 
 
@@ -153,13 +156,10 @@ def shares_of(
         found.why = dict.fromkeys((*workloads, "foreign"), why)
         return found
     owned = owners.of(device.processes)
-    found.foreign_mib = _sum([each.memory_mib for each in owned.foreign])
-    if found.foreign_mib is None:
-        why = device.why.get("process_memory", "unknown")
-        found.why["foreign"] = f"memory of {_process_names(owned.foreign)}: {why}"
-    elif owned.forged:
-        found.why["foreign"] = FORGED.format(_process_names(owned.forged))
+    if not workloads:
+        owned = replace(owned, foreign=[*owned.foreign, *owned.unknown], unknown=[])
     hidden = _why_incomplete(device, owned)
+    _add_foreign_use(found, device, owned, hidden)
     present = [name for name in workloads if name not in lent or owned.by_workload.get(name)]
     for name in workloads:
         own = owned.by_workload.get(name, [])
@@ -175,6 +175,22 @@ def shares_of(
         elif found.memory_mib[name] is None:
             found.why[name] = f"its memory: {hidden or device.why.get('process_memory', 'unknown')}"
     return found
+
+
+def _add_foreign_use(found: Shares, device: DeviceReading, owned: ProcessOwners, hidden: str | None) -> None:
+    """Add the memory of foreign processes, and its bounds: all memory that is not a workload's may be foreign."""
+    foreign = _sum([each.memory_mib for each in owned.foreign])
+    own = sum(each.memory_mib or 0 for part in owned.by_workload.values() for each in part)
+    found.foreign_least_mib = sum(each.memory_mib or 0 for each in owned.foreign)
+    if not hidden:
+        found.foreign_mib = found.foreign_most_mib = foreign
+    elif device.memory_used_mib is not None:
+        found.foreign_most_mib = max(0, device.memory_used_mib - own)
+    names, why = _process_names(owned.foreign), device.why.get("process_memory", "unknown")
+    found.forged = FORGED.format(names) if owned.forged else ""
+    unread = f"memory of {names}: {why}" if foreign is None else hidden
+    if reason := unread or found.forged:
+        found.why["foreign"] = reason
 
 
 def _process_use(process: GpuProcess) -> ProcessUse:

@@ -102,10 +102,9 @@ class NvmlSampler:
     ) -> DeviceSample:
         shares = shares_of(found, sorted({part.workload for part in users}), owners, workloads_that_lent(users))
         self._facts += [*self._changes(device, found, shares), *self._faults(device, found)]
-        forged = "" if shares.foreign_mib is None else shares.why.get("foreign", "")
-        if forged and forged != self._forgeries.get(device.id):
-            log.warning("device %s: %s; its use is foreign", device.id, forged)
-        self._forgeries[device.id] = forged
+        if shares.forged and shares.forged != self._forgeries.get(device.id):
+            log.warning("device %s: %s; its use is foreign", device.id, shares.forged)
+        self._forgeries[device.id] = shares.forged
         return _row(device, found, shares, now)
 
     # --- health and foreign use -------------------------------------------------------------------------------------
@@ -128,9 +127,8 @@ class NvmlSampler:
     def _changes(self, device: Device, found: DeviceReading, shares: Shares) -> list[DeviceFact]:
         """Facts that the store does not have yet. The inventory reports a device that is healthy again."""
         trouble = found.trouble if device.health is Health.HEALTHY else None
-        foreign = None if shares.foreign_mib is None else _milli(shares.foreign_mib, found.memory_mib)
-        if foreign == device.foreign_milli:
-            foreign = None
+        milli = _foreign_milli(shares, found.memory_mib, device.foreign_milli)
+        foreign = None if milli == device.foreign_milli else milli
         if trouble is None and foreign is None:
             return []
         health = str(Health.UNHEALTHY) if trouble else None
@@ -151,6 +149,12 @@ class NvmlSampler:
             return [DeviceFact(device=device.id, health=health, trouble=fault, fault=fault, loaded=loaded)]
         is_unhealthy = device.health is Health.UNHEALTHY and found.trouble is None
         return [DeviceFact(device=device.id, loaded=loaded)] if is_unhealthy else []
+
+
+def _foreign_milli(shares: Shares, memory_mib: int, before: int) -> int:
+    """Foreign memory as a part of a device. While it is unknown, it is as before, within its bounds."""
+    most = WHOLE_DEVICE if shares.foreign_most_mib is None else _milli(shares.foreign_most_mib, memory_mib)
+    return max(_milli(shares.foreign_least_mib, memory_mib), min(before, most))
 
 
 def _milli(mib: int, memory_mib: int) -> int:
