@@ -338,6 +338,14 @@ def test_the_use_of_an_instance_is_that_of_its_processes(sliced: FakeGpu) -> Non
     assert rows[first.id].utilisation_percent is None
 
 
+def test_an_unused_instance_that_does_not_answer_is_not_counted_as_read(sliced: FakeGpu) -> None:
+    assert sliced.row().coverage_permille == 1000
+    sliced.script.add("0/0 error nvmlDeviceGetName 999")
+    (first, _) = sliced.devices()
+    row = sliced.sample({first: []})[first.id]
+    assert (row.coverage_permille, row.memory_used_mib) == (0, None)
+
+
 def test_a_mig_device_without_instances_has_no_devices(sliced: FakeGpu) -> None:
     sliced.script.drop("0/0 uuid", "0/1 uuid")
     assert sliced.devices() == ()

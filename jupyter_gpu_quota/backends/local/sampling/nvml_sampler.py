@@ -177,10 +177,11 @@ SHOWN = ("utilisation_percent", "memory_used_mib")
 def _row(device: Device, found: DeviceReading, shares: Shares, now: int) -> DeviceSample:
     own = {"utilisation_percent": found.why.get("percent"), "memory_used_mib": found.why.get("memory_used_mib")}
     why = {figure: text for figure, text in own.items() if text is not None} | shares.why
-    percents = list(shares.percent.values()) or [found.percent if found.parent is None else 0]
+    is_read = found.percent is not None or (found.parent is not None and found.processes is not None)
+    is_known = None not in shares.percent.values() if shares.percent else is_read
     return DeviceSample(
         node=device.node, device=device.id, at=now, simulated=False, utilisation_percent=found.percent,
-        memory_used_mib=found.memory_used_mib, coverage_permille=UNKNOWN if None in percents else KNOWN,
+        memory_used_mib=found.memory_used_mib, coverage_permille=KNOWN if is_known else UNKNOWN,
         workloads=shares.percent, workload_memory_mib=shares.memory_mib, processes=shares.processes,
         foreign_mib=shares.foreign_mib, temperature_c=found.temperature_c, power_w=found.power_w, why=why,
     )  # fmt: skip
