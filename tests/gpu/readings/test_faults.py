@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,22 @@ def test_a_figure_that_is_missing_for_now_is_read_again(machine: Callable[..., F
     assert gpu.row().temperature_c is None
     gpu.script.drop("0 error nvmlDeviceGetTemperature")
     assert gpu.row().temperature_c == 40
+
+
+@pytest.mark.parametrize("mig", [0, 1])
+def test_a_device_that_answers_at_another_index_is_read_once(machine: Callable[..., FakeGpu], mig: int) -> None:
+    gpu = machine()
+    gpu.script.device(1)
+    gpu.script.put(f"1 mig {mig}")
+    gpu.script.instance(1, 0)
+    moved = gpu.devices()[1]
+    gpu.sample({})
+    gpu.script.drop(*(line for line in gpu.script.lines if line.startswith("0")))
+    gpu.script.lines = [f"0{line[1:]}" if line.startswith("1") else line for line in gpu.script.lines]
+    gpu.script.device(1)
+    gpu.script.add("1 error nvmlDeviceGetUUID 999")
+    gpu.sample({})
+    assert gpu.devices() == (replace(moved, index=0),)
 
 
 # --- invalid figures ----------------------------------------------------------------------------------------------

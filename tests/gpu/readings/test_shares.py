@@ -363,6 +363,7 @@ def test_compute_instances_that_share_the_memory_of_a_gpu_instance_are_left_out(
     sliced.script.put("0/0 gpu-instance 5", "0/1 gpu-instance 5")
     sliced.script.instance(0, 2)
     assert [device.id for device in sliced.devices()] == ["MIG-0-2"]
+    sliced.sample({})
     sliced.script.add("0 error nvmlDeviceGetMaxMigDeviceCount 999")
     sliced.sample({})
     assert [device.id for device in sliced.devices()] == ["MIG-0-2"], "nor are they found while nothing answers"
@@ -371,6 +372,7 @@ def test_compute_instances_that_share_the_memory_of_a_gpu_instance_are_left_out(
 def test_a_compute_instance_that_does_not_answer_is_not_taken_for_one_that_has_ended(sliced: FakeGpu) -> None:
     sliced.script.put("0/0 gpu-instance 5", "0/1 gpu-instance 5")
     assert sliced.devices() == ()
+    sliced.sample({})
     sliced.script.add("0/1 error nvmlDeviceGetGpuInstanceId 999")
     sliced.sample({})
     assert sliced.devices() == ()
@@ -379,6 +381,7 @@ def test_a_compute_instance_that_does_not_answer_is_not_taken_for_one_that_has_e
 @pytest.mark.parametrize("code", [3, 999])
 def test_an_instance_whose_gpu_instance_is_not_known_is_a_device(sliced: FakeGpu, code: int) -> None:
     before = sliced.devices()
+    sliced.sample({})
     sliced.script.add(f"0/0 error nvmlDeviceGetGpuInstanceId {code}")
     sliced.sample({})
     assert sliced.devices() == before

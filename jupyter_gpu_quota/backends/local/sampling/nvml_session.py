@@ -118,8 +118,10 @@ class Session:
         before, self._offset_s = self._offset_s, time.time() - time.monotonic()
         clock_was_set = before is not None and abs(self._offset_s - before) > CLOCK_JUMP_S
         devices, self._notes = list[DeviceReading](), []
-        for index in range(count):
-            devices += self._devices_at(index, clock_was_set=clock_was_set, probing=probing)
+        found = {index: self._device_at(index) for index in range(count)}
+        self._forget_moved({index: identity for index, (_, identity) in found.items()})
+        for index, (handle, identity) in found.items():
+            devices += self._devices_of(index, handle, identity, clock_was_set=clock_was_set, probing=probing)
         return Reading(
             devices=tuple(devices), driver=_text(driver), loaded=self.loaded, xids=tuple(self._xids()),
             notes=tuple(dict.fromkeys(self._notes)),
@@ -147,10 +149,24 @@ class Session:
         return unknown
 
     # --- devices --------------------------------------------------------------------------------------------------
-    def _devices_at(self, index: int, *, clock_was_set: bool, probing: bool) -> list[DeviceReading]:
-        """The device at an index, or its instances; those that were found before and do not answer are unknown."""
+    def _device_at(self, index: int) -> tuple[Any, _Identity | Unknown]:
+        """The handle and the identity of the device at an index."""
         handle = self._call(f"#{index}", "nvmlDeviceGetHandleByIndex", index)
-        identity = handle if isinstance(handle, Unknown) else self._identity(f"#{index}", handle)
+        return handle, handle if isinstance(handle, Unknown) else self._identity(f"#{index}", handle)
+
+    def _forget_moved(self, found: Mapping[int, _Identity | Unknown]) -> None:
+        """Forget what was found at an index where the device answers at another one now."""
+        now_at = {each.uuid: index for index, each in found.items() if isinstance(each, _Identity)}
+        self._known = {
+            index: known
+            for index, known in self._known.items()
+            if all(now_at.get(each.parent or each.uuid, index) == index for each in known.values())
+        }
+
+    def _devices_of(
+        self, index: int, handle: Any, identity: _Identity | Unknown, *, clock_was_set: bool, probing: bool
+    ) -> list[DeviceReading]:
+        """The device at an index, or its instances; those that were found before and do not answer are unknown."""
         if isinstance(identity, Unknown):
             return self._silent_devices(index, identity)
         modes = self._call(identity.uuid, "nvmlDeviceGetMigMode", handle)
