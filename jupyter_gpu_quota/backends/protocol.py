@@ -120,6 +120,12 @@ class JobBackend(Protocol):
     def start(self, order: StartOrder) -> None:
         """Start each rank that was never started. A rank that started or ended is not changed."""
 
+    def has_code(self, job: str, bundle: str) -> bool:
+        """Whether the code of a job is there: its bundle, or what an earlier attempt unpacked.
+
+        What cannot be read now counts as there. It reads the disk of the state folder.
+        """
+
     def stop(self, order: StopOrder) -> None:
         """End an attempt; one that has not started never starts. A repeated order does not extend the grace."""
 

@@ -15,12 +15,12 @@ from ..core.eviction.quarantine import quarantine_changes
 from ..core.facts import DeviceFact, RankFact
 from ..core.lifecycle import HOLDS_GPU
 from ..core.model import Allocation, Device, Health, JobState, Node, Policy, Snapshot
-from ..core.plan import Plan
+from ..core.plan import Plan, gives_devices
 from ..core.scheduling.cache.decision_cache import DecisionCache
 from ..core.scheduling.decide import UndecidedPools, decide
 from ..core.validate import Violation, violations
 from ..quotafile import QuotaFile
-from ..store.reads.data_access import holds_without_data
+from ..store.reads.data_access import holds_without_code, holds_without_data
 from ..store.reads.past_use import next_update_at
 from ..store.reads.snapshot import Mirror
 from ..store.records.calls import Committed, Lease, LeaseLost
@@ -46,6 +46,8 @@ READ_AGAIN_MS, UNREAD_MS = 1_000, 30_000
 
 REPEAT_ORDER_MS = 5_000
 """An order whose effect is not observed is repeated after this time; orders are idempotent."""
+
+LACKS_CODE = "%d jobs are held, because their code bundles are not in the state folder: restore its folder bundles"
 
 MIN_UNDECIDED_MS, MAX_UNDECIDED_MS = 1_000, 60_000
 """How soon a pool that a defect left undecided is decided again where nothing changes: at first, and at last."""
@@ -195,7 +197,8 @@ class SchedulingController:
             self.leadership.checked = None
             self._refresh(now)
             self._run_if_due("inventory", self.intervals.inventory_ms, now, self._take_inventory)
-            guard.follow(self.executor, lease, now)
+            without_code = sum(not self._has_code(job) for job in self.mirror.jobs)
+            guard.follow(self.executor, lease, now, without_code=without_code)
             self.notify(self.mirror.version)
         if guard.hold is None and self.leadership.checked != lease.fencing:
             self._note_position(lease)
@@ -324,6 +327,21 @@ class SchedulingController:
             self.store.record(holds, now=now, lease=lease)
             self._refresh(now)
 
+    def _hold_without_code(self, lease: Lease, now: int) -> bool:
+        """Hold all jobs that could not run because their code is gone. Whether there are any."""
+        holds = holds_without_code(self.mirror, self.executor.has_code)
+        if holds:
+            log.error(LACKS_CODE, len(holds))
+            self.store.record(holds, now=now, lease=lease)
+            self._refresh(now)
+        return bool(holds)
+
+    def _has_code(self, workload: str) -> bool:
+        """Whether a job has the code that it needs; notebooks and some jobs need none."""
+        record = self.mirror.jobs.get(workload)
+        bundle = record.spec.bundle if record else None
+        return bundle is None or self.executor.has_code(workload, bundle)
+
     # --- decide and commit ----------------------------------------------------------------------------------------
     def _decide(self, lease: Lease, now: int) -> bool:
         """Decide if any input of the decision changed. Returns whether a plan was committed or found stale."""
@@ -335,6 +353,9 @@ class SchedulingController:
         if self.validate:
             self._log_violations(snapshot)
         plan = self._plan(snapshot, policy)
+        served = [action.workload for action in plan.actions if gives_devices(action)]
+        if not all(map(self._has_code, served)) and self._hold_without_code(lease, now):
+            return True
         if plan.searches_ended_early:
             claims = ", ".join(plan.searches_ended_early)
             log.info("the preemption search examined as many sets as it may: cheaper victims may exist for %s", claims)
@@ -437,21 +458,29 @@ class SchedulingController:
 
     # --- apply ----------------------------------------------------------------------------------------------------
     def _apply(self, lease: Lease, now: int) -> None:
-        """Order the backend to start the jobs that are starting, and to stop those that are pausing or stopping."""
+        """Order the backend to start the jobs that are starting, and to stop those that are pausing or stopping.
+
+        A job whose code is gone is held instead: a restored database may have it as starting.
+        """
         records = (self.mirror.jobs[id] for id in self.mirror.in_motion)
         wanted = {(record.job.id, record.job.attempt, record.job.state): record for record in records}
         self.ordered_at = {key: at for key, at in self.ordered_at.items() if key in wanted}
         due = [key for key in wanted if now - self.ordered_at.get(key, -REPEAT_ORDER_MS) >= REPEAT_ORDER_MS]
         allocated = self.mirror.allocations_of({job for job, _, _ in due}) if due else {}
+        lacks_code = False
         for key in due:
             if not self.leadership.is_in_force(lease.fencing):
                 return  # the lease ended meanwhile: its successor gives the orders
             record, held = wanted[key], allocated.get(key[0], [])
-            if record.job.state is JobState.STARTING:
+            if record.job.state is not JobState.STARTING:
+                self.executor.stop(self._stop_order(record, held, lease))
+            elif self._has_code(key[0]):
                 self.executor.start(self._start_order(record, held, lease))
             else:
-                self.executor.stop(self._stop_order(record, held, lease))
+                lacks_code = True
             self.ordered_at[key] = now
+        if lacks_code:
+            self._hold_without_code(lease, now)
 
     def _start_order(self, record: JobRecord, held: Sequence[Allocation], lease: Lease) -> StartOrder:
         return start_order(

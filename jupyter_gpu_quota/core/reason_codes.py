@@ -37,6 +37,7 @@ class ReasonCode(StrEnum):
     ENFORCEMENT_TOO_WEAK = "enforcement_too_weak"
     ENFORCEMENT_UNAVAILABLE = "enforcement_unavailable"
     DATA_UNAVAILABLE = "data_unavailable"
+    CODE_UNAVAILABLE = "code_unavailable"
     STOPPED_OVER_SHARE = "stopped_over_share"
     STOPPED_TOO_WEAK = "stopped_too_weak"
     STOPPED_IDLE = "stopped_idle"
@@ -74,6 +75,9 @@ class ReasonCode(StrEnum):
 HELD_BY_ENFORCEMENT = frozenset(
     {ReasonCode.OVER_SHARE, ReasonCode.ENFORCEMENT_TOO_WEAK, ReasonCode.ENFORCEMENT_UNAVAILABLE}
 )
+"""Reasons for which memory enforcement puts a job on hold."""
+
+KEPT_WHILE_STOPPING = HELD_BY_ENFORCEMENT | {ReasonCode.CODE_UNAVAILABLE}
 """Reasons for which a controller puts a job on hold; the job keeps the reason while it stops."""
 
 SERVER_STOPPED = frozenset({ReasonCode.STOPPED_OVER_SHARE, ReasonCode.STOPPED_TOO_WEAK, ReasonCode.STOPPED_IDLE})

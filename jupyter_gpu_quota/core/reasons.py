@@ -205,6 +205,11 @@ class DataUnavailable:
 
 
 @record
+class CodeUnavailable:
+    code: ClassVar[ReasonCode] = ReasonCode.CODE_UNAVAILABLE
+
+
+@record
 class StoppedIdle:
     code: ClassVar[ReasonCode] = ReasonCode.STOPPED_IDLE
     freed_s: int
@@ -519,7 +524,7 @@ Reason = (
     | Reclaimed | FairShareReclaimed | PreemptedInProject | BorrowerReturns | ReservationBegins
     | Moved | Shrunk | Grown | TimeLimit | RankFailed | HeldByUser | CancelledByUser | JobEnd
     | OverShare | StoppedOverShare | EnforcementTooWeak | EnforcementUnavailable | StoppedTooWeak | StoppedIdle
-    | DataUnavailable
+    | DataUnavailable | CodeUnavailable
     | DeviceUnhealthy | NodeDrained | DrainDeadline | ProjectGone | PoolGone | LentWhileIdle | SliceReleased
     | NoFreeGpu | WaitsForDrain | BehindOthers | BehindHigherPriority | BehindOverdueJob | BackfillReserved
     | AboveFairShare | AboveLimit | AboveTrainingQuota | AboveNotebookQuota | AboveUserCeiling | VictimsProtected

@@ -127,6 +127,11 @@ SENTENCES: Mapping[R, tuple[str, str]] = {
         "The job was submitted with data of the quota file that its user may not use any more, so it was held before "
         "it started. Ask an admin to add the data again and release the job, or clone it with other data (--data).",
     ),
+    R.CODE_UNAVAILABLE: (
+        "The job's code bundle is no longer in the state folder, so the job was held before it started. Ask an admin "
+        "to restore the folder bundles and release the job, or submit it again.",
+        "The job's code bundle is no longer in the state folder, so the job was held before it started.",
+    ),
     R.HELD_BY_USER: (
         "A user held {user}'s job. It has {grace_s:time} to save, and waits until it is released.",
         "A user held the job. It waits until it is released.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import assert_never
 
@@ -34,6 +35,18 @@ def evidence_text(evidence: Evidence) -> str:
             return f"{counted(evidence.jobs, 'job on the nodes', 'jobs on the nodes')} differed from the database."
         case _:
             assert_never(evidence)
+
+
+def difference_texts(found: Iterable[Difference], without_code: int) -> list[str]:
+    """A sentence for each job that differs, and one about the jobs whose code bundles are gone."""
+    texts = [difference_text(each) for each in found]
+    if without_code:
+        verb = "lacks its code bundle" if without_code == 1 else "lack their code bundles"
+        texts.append(
+            f"{counted(without_code, 'job')} {verb}, and cannot start: restore the folder bundles of the state folder "
+            "before you continue."
+        )
+    return texts
 
 
 def difference_text(each: Difference) -> str:

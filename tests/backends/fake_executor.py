@@ -61,6 +61,7 @@ class FakeJobs:
     unreadable_outputs: set[str] = field(default_factory=set)
     unremovable_outputs: dict[str, str] = field(default_factory=dict)
     """Why the outputs of a job cannot be removed now."""
+    lost_bundles: set[str] = field(default_factory=set)
     stops: list[StopOrder] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     fencing: int = 0
@@ -91,6 +92,9 @@ class FakeJobs:
             self._never_starts(order)
         for run in runs:
             self._ask_to_leave(run, order)
+
+    def has_code(self, job: str, bundle: str) -> bool:
+        return bundle not in self.lost_bundles
 
     def stop_ordered_at(self, job: str, attempt: int) -> int | None:
         return self.stop_orders_at.get((job, attempt))

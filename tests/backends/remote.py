@@ -159,6 +159,9 @@ class RemoteJobs:
     def stop(self, order: StopOrder) -> None:
         self.network.send(lambda: self.agent.backend.jobs.stop(order))
 
+    def has_code(self, job: str, bundle: str) -> bool:
+        return self.agent.backend.jobs.has_code(job, bundle)
+
     def stop_ordered_at(self, job: str, attempt: int) -> int | None:
         return self.network.ask(lambda: self.agent.backend.jobs.stop_ordered_at(job, attempt))
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ... import __version__
-from ...messages.recovery import COMMAND, difference_text, evidence_text
+from ...messages.recovery import COMMAND, difference_texts, evidence_text
 from ...quotafile.from_path import HOW_TO_APPLY, read_path
 from ...store.records.activity import LOOP_STATUS_EVERY_MS, Note
 from ...store.records.calls import StoreUnavailable
@@ -89,7 +89,7 @@ async def recovery(call: Call) -> RecoveryView:
         held=True,
         since=instant(hold.since),
         why=[evidence_text(each) for each in hold.why],
-        differences=[difference_text(each) for each in hold.differences],
+        differences=difference_texts(hold.differences, hold.without_code),
         accepted=hold.accepted is not None,
         unknown_work=running,
     )

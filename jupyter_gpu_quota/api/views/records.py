@@ -179,6 +179,7 @@ _TARGETS = {
     ReasonCode.ENFORCEMENT_TOO_WEAK: JobTarget.HELD,
     ReasonCode.ENFORCEMENT_UNAVAILABLE: JobTarget.HELD,
     ReasonCode.DATA_UNAVAILABLE: JobTarget.HELD,
+    ReasonCode.CODE_UNAVAILABLE: JobTarget.HELD,
     ReasonCode.CANCELLED_BY_USER: JobTarget.CANCELLED,
 }
 """The target of a job for as long as it has this reason."""

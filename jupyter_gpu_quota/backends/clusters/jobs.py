@@ -37,6 +37,11 @@ class ClustersJobs:
         if (member := self._members.named(name)) is not None:
             self._routes.note(order.job, name, lambda: member.backend.jobs.start(member.names.order(order)))
 
+    def has_code(self, job: str, bundle: str) -> bool:
+        """Whether the cluster of a job, which has what was unpacked, says so; one that is left out counts as yes."""
+        jobs = self._of(job)
+        return jobs is None or jobs.has_code(job, bundle)
+
     def stop(self, order: StopOrder) -> None:
         """End an attempt in the cluster of its devices, else where the job was started."""
         name = cluster_of(order.devices[0]) if order.devices else self._routes.of(order.job)

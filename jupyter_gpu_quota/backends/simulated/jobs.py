@@ -133,6 +133,10 @@ class SimulatedJobs:
         if behaviour.checkpoint_every_ms is not None:
             self._schedule_checkpoint(attempt)
 
+    def has_code(self, job: str, bundle: str) -> bool:
+        """Simulated jobs have no code."""
+        return True
+
     def stop_ordered_at(self, job: str, attempt: int) -> int | None:
         stopping = self._attempts.get((job, attempt))
         return None if stopping is None else stopping.stop_at

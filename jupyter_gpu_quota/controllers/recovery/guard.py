@@ -12,7 +12,7 @@ from ...core.lifecycle import FINAL
 from ...core.model import Job
 from ...core.recovery.differences import AttemptRecord, Difference, DifferenceKind, differences
 from ...core.recovery.evidence import AuditRowMissing, Evidence, FencingWentBack, WorkDiffers
-from ...messages.recovery import difference_text, evidence_text, held_text
+from ...messages.recovery import difference_texts, evidence_text, held_text
 from ...store.history_mark import HistoryMark, Mark
 from ...store.records.calls import Lease, LeaseLost
 from ...store.records.commands import Refusal
@@ -116,14 +116,17 @@ class RecoveryGuard:
         self._is_unwritten = False
 
     # --- while decisions are held ---------------------------------------------------------------------------------
-    def follow(self, executor: JobBackend, lease: Lease, now: int) -> bool:
-        """Update the hold, and end it when an admin has accepted it. Returns whether decisions are still held."""
+    def follow(self, executor: JobBackend, lease: Lease, now: int, *, without_code: int = 0) -> bool:
+        """Update the hold, and end it when an admin has accepted it. Returns whether decisions are still held.
+
+        ``without_code``: how many jobs lack their code bundles.
+        """
         executor.observe()  # it ends the processes of ranks without a supervisor; the facts are read again later
         self._read()
         if self.hold is None:
             return False
         attempts, found = self._compare()
-        self._keep((), found, lease, now)
+        self._keep((), found, lease, now, without_code)
         self._log(self.hold)
         accepted = self.hold.accepted
         if accepted is None:
@@ -139,15 +142,20 @@ class RecoveryGuard:
         self._read()
         return self.hold is not None
 
-    def _keep(self, evidence: tuple[Evidence, ...], found: tuple[Difference, ...], lease: Lease, now: int) -> None:
+    def _keep(
+        self, evidence: tuple[Evidence, ...], found: tuple[Difference, ...], lease: Lease, now: int,
+        without_code: int = 0,
+    ) -> None:  # fmt: skip
         """Store the hold with its reasons and differences, where any of them is new."""
         known = {each.code for each in self.hold.why} if self.hold else set()
-        if self.hold is None or {each.code for each in evidence} - known or found != self.hold.differences:
-            self._store.record([HoldDecisions(why=evidence, differences=found)], now=now, lease=lease)
+        before = None if self.hold is None else (self.hold.differences, self.hold.without_code)
+        if before != (found, without_code) or {each.code for each in evidence} - known:
+            request = HoldDecisions(why=evidence, differences=found, without_code=without_code)
+            self._store.record([request], now=now, lease=lease)
             self._read()
 
     def _log(self, hold: Hold) -> None:
-        texts = [*map(evidence_text, hold.why), *map(difference_text, hold.differences)]
+        texts = [*map(evidence_text, hold.why), *difference_texts(hold.differences, hold.without_code)]
         if not self._logged:
             log.error("%s", held_text())
         for text in texts:

@@ -1,9 +1,12 @@
-"""Waiting jobs with data that they may not use any more: they are held before they start."""
+"""Jobs without data that they may still use, or without their code: they are held before they start."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ...core.lifecycle import WAITING
-from ...core.model import JobTarget
+from ...core.model import JobState, JobTarget
+from ...core.reasons import CodeUnavailable
 from ...quotafile import QuotaFile
 from ..records.commands import ChangeJob
 from .snapshot import Mirror
@@ -21,3 +24,13 @@ def holds_without_data(mirror: Mirror, file: QuotaFile, now: int) -> list[Change
             if record.job.state in WAITING and record.job.target is JobTarget.RUNNING:
                 found[job] = ChangeJob(job=job, actor=ACTOR, change="hold", why=why)
     return list(found.values())
+
+
+def holds_without_code(mirror: Mirror, has_code: Callable[[str, str], bool]) -> list[ChangeJob]:
+    """The holds of all jobs that wait, or are about to start, and whose code is gone."""
+    return [
+        ChangeJob(job=job, actor=ACTOR, change="hold", why=CodeUnavailable())
+        for job, record in mirror.jobs.items()
+        if record.job.state in WAITING | {JobState.STARTING} and record.job.target is JobTarget.RUNNING
+        and record.spec.bundle is not None and not has_code(job, record.spec.bundle)
+    ]  # fmt: skip

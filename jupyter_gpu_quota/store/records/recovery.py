@@ -29,12 +29,16 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """Why no decision is made since an instant, and the differences that were found last."""
+    """Why no decision is made since an instant, and the differences that were found last.
+
+    ``without_code``: how many waiting jobs lack their code bundles.
+    """
 
     since: int
     why: tuple[Evidence, ...]
     differences: tuple[Difference, ...] = ()
     accepted: Accepted | None = None
+    without_code: int = 0
 
     def note(self, now: int) -> Note:
         document = {
@@ -42,6 +46,7 @@ class Hold:
             "why": [document_of(each) for each in self.why],
             "differences": [asdict(each) for each in self.differences],
             "accepted": None if self.accepted is None else asdict(self.accepted),
+            "without_code": self.without_code,
         }
         return Note(kind="recovery", subject=HOLD, at=now, document=document)
 
@@ -54,6 +59,7 @@ class Hold:
             why=tuple(KINDS[each["code"]](**each["figures"]) for each in document["why"]),
             differences=tuple(_difference(each) for each in document["differences"]),
             accepted=None if accepted is None else Accepted(**accepted),
+            without_code=document.get("without_code", 0),
         )
 
 
@@ -92,6 +98,7 @@ class HoldDecisions:
 
     why: tuple[Evidence, ...]
     differences: tuple[Difference, ...]
+    without_code: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from ...core.plan import (
     Stop,
     Unreserve,
 )
-from ...core.reason_codes import HELD_BY_ENFORCEMENT
+from ...core.reason_codes import KEPT_WHILE_STOPPING
 from ...core.reasons import ByUser, Reason
 from ..database.tables import ALLOCATIONS, DEVICES, JOBS, NOTEBOOKS, RANKS, RESERVATIONS, ReservationRow
 from ..database.unit_of_work import UnitOfWork
@@ -234,12 +234,12 @@ def _stop(work: UnitOfWork, action: Stop) -> tuple[Stop, str]:
 
 
 def _stop_reason(recorded: Reason | None, planned: Reason) -> Reason:
-    """The recorded reason of memory enforcement or of a failed rank; the planned one with who held or cancelled."""
+    """The recorded reason of a controller's hold or of a failed rank; the planned one with who held or cancelled."""
     if recorded is None:
         return planned
     if isinstance(planned, ByUser) and isinstance(recorded, ByUser):
         return with_changes(planned, by=recorded.by)
-    return recorded if recorded.code in HELD_BY_ENFORCEMENT or isinstance(recorded, JobEnd) else planned
+    return recorded if recorded.code in KEPT_WHILE_STOPPING or isinstance(recorded, JobEnd) else planned
 
 
 def _lend(work: UnitOfWork, action: Lend) -> str:

@@ -46,7 +46,7 @@ def hold_decisions(work: UnitOfWork, request: HoldDecisions) -> Recorded:
     hold = before or Hold(since=work.now, why=())
     known = {each.code for each in hold.why}
     why = (*hold.why, *(each for each in request.why if each.code not in known))
-    hold = replace(hold, why=why, differences=request.differences)
+    hold = replace(hold, why=why, differences=request.differences, without_code=request.without_code)
     if before is None:
         work.audit(CONTROLLER, "recovery.hold", HOLD, {"why": [document_of(each) for each in why]}, None)
     if hold != before:

@@ -24,7 +24,9 @@ def test_a_hold_is_shown_and_an_admin_ends_it(tmp_path: Path) -> None:
             Difference(job="J2", kind=DifferenceKind.ENDED, attempt=2, known_attempt=1, exit_status=0),
         )
         why = (BackupRestored(file="b.sqlite", at=0), FencingWentBack(fencing=3, used=7), WorkDiffers(jobs=1))
-        (outcome,) = world.store.record([HoldDecisions(why=why, differences=found)], now=world.clock_now())
+        (outcome,) = world.store.record(
+            [HoldDecisions(why=why, differences=found, without_code=2)], now=world.clock_now()
+        )
         assert isinstance(outcome, Recorded)
         ready = world.get("ready")
         assert (ready.status, ready.json["held"]) == (503, True)
@@ -38,6 +40,8 @@ def test_a_hold_is_shown_and_an_admin_ends_it(tmp_path: Path) -> None:
         assert shown["differences"] == [
             "Job J1 runs on d1, d2 and is not in the database; it keeps its devices until it ends.",
             "Attempt 2 of job J2 ended with exit status 0; its end is recorded.",
+            "2 jobs lack their code bundles, and cannot start: restore the folder bundles of the state folder before"
+            " you continue.",
         ]
         answer = world.post("recovery/actions/accept", "ann", {"stop_unknown": True})
         assert (answer.status, answer.json["accepted"]) == (200, True)

@@ -81,6 +81,8 @@ def test_further_orders_for_a_job_go_where_it_was_started_also_after_a_restart(t
     assert ([each.job for each in two.own.stops], [each.job for each in two.west.stops]) == (["J"], ["K"])
     two.own.outputs_mib, two.west.outputs_mib = {"J": 1, "K": 2}, {"J": 3, "K": 4}
     assert two.backend.jobs.output_sizes(["J", "K"]) == {"J": 1, "K": 4}
+    two.own.lost_bundles.add("bundle")
+    assert [two.backend.jobs.has_code(job, "bundle") for job in ("J", "K")] == [False, True]
     for job in ("J", "K"):
         two.backend.jobs.remove_outputs(job)
         two.backend.jobs.forget(job)

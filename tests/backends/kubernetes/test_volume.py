@@ -60,6 +60,7 @@ def test_code_is_unpacked_where_no_rank_can_write(volume: JobVolume, tmp_path: P
     packed = Path(bundle_file(f"{volume.state_dir}/bundles", DIGEST))
     packed.parent.mkdir(parents=True)
     pack(tmp_path / "code", packed)
+    assert volume.has_code("J", DIGEST)
     paths = volume.paths("J", 1, 0)
     (tmp_path / "outside").mkdir()
     Path(paths.work).mkdir(parents=True)
@@ -71,6 +72,8 @@ def test_code_is_unpacked_where_no_rank_can_write(volume: JobVolume, tmp_path: P
     assert not list((tmp_path / "outside").iterdir())
     assert sorted(each.name for each in Path(paths.work).iterdir()) == [".unpack-1", "code", "unpacked"]
     assert not list(Path(paths.control).iterdir())
+    packed.unlink()
+    assert volume.has_code("J", DIGEST) and not volume.has_code("K", DIGEST)
 
 
 def end(seconds_ago: float = 0) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu_quota.backends.job_files.job_code import has_code
 from jupyter_gpu_quota.backends.job_files.lost_starts import MOST_LOST, may_start
 from jupyter_gpu_quota.backends.job_files.paths import bundle_file, rank_paths
 from jupyter_gpu_quota.backends.job_files.record_files import write_record
@@ -56,6 +57,34 @@ def test_a_rank_whose_code_the_disk_does_not_return_is_lost_and_starts_again_aft
     lost(world.state_dir, 1)
     world.executor.start(shell("J", "exit 0", attempt=2))
     assert world.until(lambda fact: fact.attempt == 2 and fact.tree_gone).exit_status == 0
+
+
+def test_a_rank_whose_bundle_is_gone_is_lost(world: LocalWorld) -> None:
+    """The controllers hold its job before the next attempt."""
+    world.executor.start(shell("J", "exit 0", bundle=BUNDLE))
+    fact = world.until(lambda fact: fact.tree_gone)
+    assert (fact.exit_status, fact.refused) == (None, None)
+    assert fact.why_lost == "its code bundle cannot be read: No such file or directory"
+
+
+def test_a_job_has_code_while_its_bundle_or_what_it_unpacked_is_there(world: LocalWorld) -> None:
+    found = world.executor.has_code
+    assert not found("J", BUNDLE)
+    bundle = Path(bundle_file(world.executor.bundles_dir, BUNDLE))
+    bundle.parent.mkdir(parents=True)
+    bundle.touch()
+    assert found("J", BUNDLE)
+    bundle.unlink()
+    bundle.parent.rmdir()
+    bundle.parent.touch()
+    assert not found("J", BUNDLE)
+    Path(rank_paths(str(world.state_dir), "J", 1, 0).code).mkdir(parents=True)
+    assert found("J", BUNDLE) and not found("K", BUNDLE)
+
+
+def test_code_that_cannot_be_looked_for_counts_as_there(tmp_path: Path) -> None:
+    too_long = str(tmp_path / ("x" * 300))
+    assert has_code(too_long, too_long, "J", BUNDLE)
 
 
 def prepared(state_dir: Path, attempt: int = 1) -> Supervisor:

@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 
 from jupyter_gpu_quota import quotafile
+from jupyter_gpu_quota.backends.job_files.paths import bundle_file
 from jupyter_gpu_quota.backends.local.backend import LocalBackend
 from jupyter_gpu_quota.backends.local.jobs.executor import LocalJobs
+from jupyter_gpu_quota.bundle import pack
 from jupyter_gpu_quota.controllers.leadership.lease import FencedStore, Leadership, unique_holder
 from jupyter_gpu_quota.controllers.loop import Loop
 from jupyter_gpu_quota.controllers.recovery.guard import RecoveryGuard
 from jupyter_gpu_quota.controllers.scheduling import Intervals, SchedulingController
 from jupyter_gpu_quota.core.model import JobState
+from jupyter_gpu_quota.core.reasons import CodeUnavailable
 from jupyter_gpu_quota.core.recovery.differences import DifferenceKind
 from jupyter_gpu_quota.store.backup import backup, restore
 from jupyter_gpu_quota.store.history_mark import HistoryMark
@@ -114,10 +117,10 @@ class Site:
         assert len(used) == len(set(used)), used
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
-    def submit(self, job: str) -> None:
+    def submit(self, job: str, **code: Any) -> None:
         spec = JobSpec(
             command=("sh", "-c", WORKS.format(go=self.folder / f"{job}.go")), project="vision", pool="train",
-            gpu_asked="1", gpu_milli=1000, name=job,
+            gpu_asked="1", gpu_milli=1000, name=job, **code,
         )  # fmt: skip
         request = SubmitJob(job=job, user=self.bob, account=None, spec=spec)
         assert isinstance(self.store.record([request], now=now_ms())[0], Recorded)
@@ -319,6 +322,39 @@ def test_a_running_job_without_any_record_is_queued_again(site: Site) -> None:
     site.accept()
     site.turn_until(lambda: site.is_in("lost", JobState.RUNNING), "the job to run again")
     assert site.record("lost").job.attempt == 2
+
+
+def test_without_the_old_state_folder_jobs_wait_for_their_code(site: Site) -> None:
+    """The recovery counts them. Once decisions are made again they are held, and none of them fails."""
+    (site.folder / "code").mkdir()
+    bundle = pack(site.folder / "code", site.folder / "packed")
+    kept = Path(bundle_file(str(site.state / "bundles"), bundle.digest))
+    kept.parent.mkdir(parents=True)
+    shutil.copy(bundle.path, kept)
+    for job in ("first", "second", "third"):
+        site.submit(job, bundle=bundle.digest)
+    site.turn_until(lambda: site.is_in("second", JobState.RUNNING), "two jobs to run")
+    file = site.folder / "backup.sqlite"
+    backup(site.url, file)
+    for job in ("first", "second"):
+        site.change(job, "cancel")
+        site.turn_until(lambda job=job: site.is_in(job, JobState.CANCELLED), "the end of a job")
+    site.change("third", "cancel")
+    site.turns()
+    site.end()
+    shutil.rmtree(site.state)
+    put_back_by_hand(site, file)
+    site.start()
+    site.turn_until(lambda: (hold := site.store.hold()) is not None and hold.without_code == 3, "the count")
+    site.accept()
+    jobs = [site.record(job) for job in ("first", "second", "third")]
+    site.turn_until(lambda: all(site.is_in(each.job.id, JobState.HELD) for each in jobs), "the holds")
+    assert {site.record(each.job.id).reason for each in jobs} == {CodeUnavailable()}
+
+    kept.parent.mkdir(parents=True)
+    shutil.copy(bundle.path, kept)
+    site.change("third", "release")
+    site.turn_until(lambda: site.is_in("third", JobState.RUNNING), "a job with its code")
 
 
 def test_a_cancel_that_the_backup_lacks_is_not_undone(site: Site) -> None:

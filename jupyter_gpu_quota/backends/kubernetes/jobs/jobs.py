@@ -131,6 +131,10 @@ class KubernetesJobs:
         attempt_name(order.job, order.attempt)
         self._thread.run(("start", order.job, order.attempt), partial(self._start, order))
 
+    def has_code(self, job: str, bundle: str) -> bool:
+        """Whether a job has its bundle, or unpacked code on the volume."""
+        return self._volume.has_code(job, bundle)
+
     def stop(self, order: StopOrder) -> None:
         """Record the stop, and delete the pods with the grace."""
         attempt_name(order.job, order.attempt)

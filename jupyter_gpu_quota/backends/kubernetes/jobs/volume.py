@@ -22,6 +22,7 @@ from ....core.facts import RankFact
 from ...job_files.attempt_records import recorded_ranks
 from ...job_files.copies import copy_folder
 from ...job_files.disk_use import Measured, measure
+from ...job_files.job_code import has_code
 from ...job_files.paths import RankPaths, bundle_file, job_directory, rank_paths
 from ...job_files.pause_file import make_pause_file
 from ...job_files.rank_facts import rank_fact
@@ -60,6 +61,14 @@ class JobVolume:
     def paths(self, job: str, attempt: int, rank: int) -> RankPaths:
         return rank_paths(self.state_dir, job, attempt, rank)
 
+    def has_code(self, job: str, bundle: str) -> bool:
+        """Whether a job has its bundle, or unpacked code."""
+        return has_code(self.state_dir, self._bundles_dir, job, bundle)
+
+    @property
+    def _bundles_dir(self) -> str:
+        return self.bundles_dir or f"{self.state_dir}/bundles"
+
     def prepare(self, order: StartOrder) -> None:
         """Make the folders of an attempt, and unpack its code. Raises OSError and BundleRefused.
 
@@ -75,7 +84,7 @@ class JobVolume:
         first = self.paths(order.job, order.attempt, 0)
         if order.bundle is not None and not Path(first.code).exists():
             limits = BundleLimits(packed_bytes=self.work_limit_mib * MIB, unpacked_bytes=self.work_limit_mib * MIB)
-            with Path(bundle_file(self.bundles_dir or f"{self.state_dir}/bundles", order.bundle)).open("rb") as file:
+            with Path(bundle_file(self._bundles_dir, order.bundle)).open("rb") as file:
                 unpack_whole(file, first.code, f"{first.control}/unpacked.{secrets.token_hex(8)}", limits, mode=0o777)
 
     def unconfirmed_before(self, job: str, attempt: int) -> int | None:

@@ -27,6 +27,7 @@ from ....core.model import Placement
 from ...job_files.attempt_records import attempts_of, paths_of_ranks, unsettled_attempts
 from ...job_files.disk_use import OutputSizes
 from ...job_files.folders import PASSABLE, make_folder, make_passable
+from ...job_files.job_code import has_code
 from ...job_files.lost_starts import may_start
 from ...job_files.paths import RankPaths, active_marker, bundle_file, fence_file, job_directory, rank_paths
 from ...job_files.rank_facts import rank_fact
@@ -155,6 +156,10 @@ class LocalJobs:
         job_directory(self.state_dir, order.job)
         self._active[attempt] = None
         self._background.run(("start", *attempt), partial(self._start, order))
+
+    def has_code(self, job: str, bundle: str) -> bool:
+        """Whether a job has its bundle, or unpacked code."""
+        return has_code(self.state_dir, self.bundles_dir, job, bundle)
 
     def stop(self, order: StopOrder) -> None:
         """Send the order to every rank, now and on later ticks until each has received it or was killed."""

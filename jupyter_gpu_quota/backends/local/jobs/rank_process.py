@@ -74,6 +74,10 @@ class NotRunnable(Exception):
     """The command cannot be run; the message is a sentence for its owner."""
 
 
+class NoCode(NotRunnable):
+    """The bundle is gone. It may be restored, and the controllers give the next attempt no start order without it."""
+
+
 class NoAccount(NotRunnable):
     """The system does not know the account now: a directory service that is down looks the same as no account."""
 
@@ -156,7 +160,7 @@ def _exec(order: RankOrder, paths: RankPaths, account: Account, pipes: Pipes, su
         _exit(f"there is no command {program!r} in PATH or at that path{_advice(program)}", NO_SUCH_COMMAND)
     except BaseException as error:  # noqa: BLE001 - this fork must never run the code of a supervisor
         why = str(error) if isinstance(error, NotRunnable) else f"{program!r}: {error}"
-        if is_temporary(error):
+        if is_temporary(error) or isinstance(error, NoCode):
             os.write(pipes.failure, why.encode(errors="replace"))
         _exit(why, CANNOT_RUN)
 
@@ -208,7 +212,8 @@ def _open_code(order: RankOrder, paths: RankPaths) -> int | None:
     try:
         return os.open(order["bundle"], os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise NotRunnable(f"its code bundle cannot be read: {error.strerror}") from error
+        kind = NoCode if isinstance(error, FileNotFoundError) else NotRunnable
+        raise kind(f"its code bundle cannot be read: {error.strerror}") from error
 
 
 def _open_provenance(paths: RankPaths) -> int | None:
