@@ -27,6 +27,7 @@ from traitlets.utils.importstring import import_item
 
 from ..notifications.settings import mistakes
 from ..settings import (
+    DATABASE_VARIABLE,
     SERVICE_NAME,
     SETTINGS_VARIABLE,
     GPUQuota,
@@ -231,9 +232,10 @@ def _add_service(c: Config, settings: GPUQuota) -> None:
 
 def service_spec(settings: GPUQuota) -> dict[str, object]:
     """The service's entry of ``c.JupyterHub.services``; the hub proxies it, and starts it unless it runs elsewhere."""
+    variables = {name: os.environ[name] for name in (DATABASE_VARIABLE,) if os.environ.get(name)}
     started = {
         "command": [sys.executable, "-m", "jupyter_gpu_quota", "serve"],
-        "environment": {SETTINGS_VARIABLE: json.dumps(service_settings(settings))},
+        "environment": {SETTINGS_VARIABLE: json.dumps(service_settings(settings)), **variables},
     }
     return {
         "name": SERVICE_NAME,

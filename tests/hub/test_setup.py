@@ -27,7 +27,7 @@ from jupyter_gpu_quota.hub.setup import (
     SetupError,
     missing_entries,
 )
-from jupyter_gpu_quota.settings import SETTINGS_VARIABLE, settings_from_environment
+from jupyter_gpu_quota.settings import DATABASE_VARIABLE, SETTINGS_VARIABLE, settings_from_environment
 
 IS_HUB_6 = hasattr(JupyterHub, "extra_user_scopes")
 
@@ -99,6 +99,14 @@ def test_the_service_gets_its_settings_and_no_other_variables(tmp_path: Path, mo
     assert settings_from_environment({SETTINGS_VARIABLE: found}).tick_ms == 250
     assert "api_token" not in json.loads(found)
     assert c.JupyterHub.services[0]["api_token"] == c.GPUQuota.api_token
+    assert len(c.JupyterHub.services[0]["environment"]) == 1
+
+
+def test_the_service_gets_the_address_of_its_database_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DATABASE_VARIABLE, "postgresql://quota:pw-1@db/quota")
+    environment = ready().JupyterHub.services[0]["environment"]
+    assert settings_from_environment(environment).database_url == "postgresql://quota:pw-1@db/quota"
+    assert "pw-1" not in environment[SETTINGS_VARIABLE]
 
 
 def test_a_notebooks_token_reads_submits_and_audits_and_keeps_its_own_scopes() -> None:
