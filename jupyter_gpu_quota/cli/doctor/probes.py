@@ -85,7 +85,7 @@ def machine(gpus: Result, known: KnownSettings) -> Iterator[Result]:
     yield gpus
     yield enforcement(gpus.abilities)
     yield suspension(gpus.abilities)
-    yield accounts(os.geteuid(), known.own_accounts)
+    yield accounts(os.geteuid(), known.own_accounts, Path(known.config.state_dir))
     yield cgroups(Cgroups(known.config.state_dir, within=known.config.cgroup), known.config.cgroup)
     yield subreaper()
 
@@ -166,17 +166,36 @@ def suspension(found: Sequence[Ability]) -> Result:
     return skip("suspension", f"no process can be suspended here: {tested.why}; {advice}")
 
 
-def accounts(euid: int, own: bool | None) -> Result:
-    """The accounts of jobs. ``own``: jobs run under their submitters' accounts; None if unknown."""
+def accounts(euid: int, own: bool | None, state_dir: Path) -> Result:
+    """The accounts of jobs. ``own``: jobs run under their submitters' accounts; None if unknown.
+
+    These accounts pass through the folders above ``state_dir``, and through itself.
+    """
     if own is None:
         return skip("accounts", f"user id {euid}; the accounts of jobs are unknown: {UNKNOWN}")
     if own:
-        return ok("accounts", OWN_ACCOUNTS)
+        return _closed_folder(state_dir) or ok("accounts", OWN_ACCOUNTS)
     advice = "all jobs run under this account, so only the API separates users"
     if euid != 0:
         return warn("accounts", f"user id {euid}, not root", f"{advice}; run the hub as root to change that")
     found = "the service's own account for all jobs, because of the hub's spawner or c.GPUQuota.job_account"
     return warn("accounts", found, f"{advice}; see docs/how-to/accounts.md")
+
+
+def _closed_folder(state_dir: Path) -> Result | None:
+    """The topmost folder on the way to the state folder that the accounts of jobs may be unable to enter."""
+    path = state_dir.absolute()
+    for folder in (*reversed(path.parents), path):
+        try:
+            mode = stat.S_IMODE(folder.stat().st_mode)
+        except OSError:  # it does not exist yet: the service makes it passable
+            return None
+        if not mode & 0o001:
+            found, advice = f"{OWN_ACCOUNTS}, and {folder} ({mode:o}) is closed to", f"chmod o+x {folder}"
+            if mode & 0o010:
+                return warn("accounts", f"{found} accounts outside its group", advice)
+            return fail("accounts", f"{found} them, so no job can start", advice)
+    return None
 
 
 def cgroups(found: Cgroups, within: str) -> Result:

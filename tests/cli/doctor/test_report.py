@@ -23,6 +23,7 @@ from jupyter_gpu_quota.cli.doctor.hub_settings import KnownSettings
 from jupyter_gpu_quota.client import connection
 from jupyter_gpu_quota.settings import GPUQuota
 from jupyter_gpu_quota.wire.status import DeploymentView
+from tests.backends.worlds import passable_folder
 from tests.client.fake_service import TOKEN, World, served
 
 
@@ -95,10 +96,24 @@ def test_simulated_devices_are_said_to_be_simulated() -> None:
 
 
 def test_the_account_of_jobs() -> None:
-    assert probes.accounts(0, True).verdict == "ok"
-    assert "spawner" in probes.accounts(0, False).found and "API separates" in probes.accounts(0, False).advice
-    assert "API separates" in probes.accounts(1000, False).advice
-    assert (probes.accounts(0, None).verdict, "are unknown" in probes.accounts(0, None).found) == ("skip", True)
+    folder = Path("/")
+    assert probes.accounts(0, True, folder).verdict == "ok"
+    shared, unknown = probes.accounts(0, False, folder), probes.accounts(0, None, folder)
+    assert "spawner" in shared.found and "API separates" in shared.advice
+    assert "API separates" in probes.accounts(1000, False, folder).advice
+    assert (unknown.verdict, "are unknown" in unknown.found) == ("skip", True)
+
+
+@pytest.mark.parametrize(("mode", "verdict"), [(0o700, "fail"), (0o750, "warn"), (0o711, "ok")])
+def test_the_accounts_of_jobs_pass_through_the_folders_above_the_state_folder(mode: int, verdict: str) -> None:
+    with passable_folder() as top:
+        above = top / "above"
+        above.mkdir()
+        above.chmod(mode)
+        for state_dir in (above, above / "state", above / "more" / "state"):
+            found = probes.accounts(0, True, state_dir)
+            assert found.verdict == verdict
+            assert found.advice == ("" if verdict == "ok" else f"chmod o+x {above}")
 
 
 def test_cgroups_are_reported_and_optional(tmp_path: Path) -> None:
