@@ -64,6 +64,8 @@ def restore(url: str, file: Path, *, now: int, above: int = 0) -> Restored:
         raise StoreUnavailable(f"There is no file {file}; {NOT_RESTORED}.")
     if target.exists() and target.samefile(file):
         raise StoreUnavailable(f"{file} is the database itself; {NOT_RESTORED}.")
+    if not target.parent.is_dir():
+        raise StoreUnavailable(f"There is no folder {target.parent} for the database: create it; {NOT_RESTORED}.")
     check_database(file, outcome=NOT_RESTORED)
     try:
         with copy_of_backup(file, target) as copy:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu_quota.store.backup import backup, restore
 from jupyter_gpu_quota.store.history_mark import MARK, HistoryMark, Mark
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.records.calls import StoreUnavailable
@@ -46,6 +47,23 @@ def test_a_restore_without_a_database_says_that_there_was_none(tmp_path: Path) -
     assert done.exit_code == 0 and "the database as it was" not in done.stdout
     created = f"There was no database {tmp_path}/other/gpu-quota.sqlite, so it was created"
     assert created in done.stdout and not list((tmp_path / "other").glob("*before-restore*"))
+
+
+def test_a_restore_before_the_first_start_makes_the_state_folder(tmp_path: Path) -> None:
+    open_store(f"sqlite:///{tmp_path}/gpu-quota.sqlite").close()
+    file, state = str(tmp_path / "b.sqlite"), tmp_path / "new" / "state"
+    run("backup", "--state-dir", str(tmp_path), file)
+    assert run("restore", "--state-dir", str(state), f"{file}.none").exit_code == 1 and not state.exists()
+    done = run("restore", "--state-dir", str(state), file)
+    assert done.exit_code == 0, done.output
+    assert (state / "gpu-quota.sqlite").is_file() and state.stat().st_mode & 0o777 == 0o711
+
+
+def test_a_restore_into_a_missing_folder_of_the_database_says_what_to_do(tmp_path: Path) -> None:
+    open_store(f"sqlite:///{tmp_path}/gpu-quota.sqlite").close()
+    backup(f"sqlite:///{tmp_path}/gpu-quota.sqlite", tmp_path / "b")
+    with pytest.raises(StoreUnavailable, match=f"There is no folder {tmp_path}/fast for the database: create it"):
+        restore(f"sqlite:///{tmp_path}/fast/gpu-quota.sqlite", tmp_path / "b", now=1)
 
 
 def test_a_restore_over_a_damaged_database_names_the_files_that_were_moved(tmp_path: Path) -> None:

@@ -89,10 +89,13 @@ def restore(config: GPUQuota, file: Path) -> None:
     machine, under the service's account. The previous database is kept beside it, with the suffix before-restore and
     the time of the restore; one that is damaged, or that a newer release wrote, is moved there with its -wal and -shm.
     """
+    from ...backends.job_files.folders import make_passable
     from ...store import wakeup
     from ...store.backup import restore as restore_backup
     from ...store.history_mark import MARK, HistoryMark
 
+    if file.is_file():
+        make_passable(Path(config.state_dir))  # as the service does at its first start
     mark = HistoryMark(Path(config.state_dir) / MARK).read()
     above = mark.fencing if mark else 0
     restored = restore_backup(database_url(config), file, now=time.time_ns() // 1_000_000, above=above)
