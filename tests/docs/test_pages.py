@@ -209,6 +209,13 @@ def test_extras_in_the_pages_exist() -> None:
     assert _everywhere(r"pip install '\.\[(\w+)\]'") <= set(extras)
 
 
+def test_the_extras_with_the_command_line_bring_the_command_jupyter() -> None:
+    """The pages begin each command with it."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert any(each.startswith("jupyter_core") for each in extras["client"])
+    assert "jupyter-gpu-quota[client]" in extras["hub"]
+
+
 @pytest.mark.parametrize("page", ["how-to/data.md", "explanation/kubernetes.md"])
 def test_the_wait_for_a_missing_claim_is_that_of_the_code(page: str) -> None:
     assert f"for {CACHE_S:.0f} seconds" in (ROOT / "docs" / page).read_text()
