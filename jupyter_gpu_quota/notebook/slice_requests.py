@@ -33,6 +33,11 @@ NO_SLICE = 409
 DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", SHARE_VARIABLE)
 """Variables that the answer replaces: the slice may come back on another device."""
 
+NOT_THERE = (403, 404)
+"""The hub answers so where the service was removed, and where it does not know the token of this server."""
+
+RESTART = "; restart this server if the service was removed"
+
 ADVICE = 'Try again, or start a kernel whose kernelspec has "gpu": false: it needs no GPU and starts at once.'
 
 T = TypeVar("T")
@@ -153,6 +158,7 @@ class SliceRequester:
             message = str(error)
             with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
                 message = str(json.loads(error.response.body)["message"])  # type: ignore[union-attr]
+            message += RESTART if error.code in NOT_THERE else ""
             raise (NoGpuNow if error.code == NO_SLICE else ServiceUnreachable)(message) from error
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise ServiceUnreachable(str(error) or type(error).__name__) from error

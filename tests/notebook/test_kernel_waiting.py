@@ -106,6 +106,7 @@ def test_a_kernel(answers: list[Any], heard: list[tuple[str, str]]) -> None:
         pytest.param(WAITS, "It waited 10 s for the GPU. Ann's job borrows it.", id="whose borrower does not leave"),
         pytest.param(GONE, "It waited 10 s for the GPU. The GPU service cannot", id="with the service away"),
         pytest.param(refusal(503, "The database is away."), "The database is away.", id="with the database away"),
+        pytest.param(HTTPClientError(404), "restart this server", id="of a hub whose service was removed"),
         pytest.param({"odd": 1}, "cannot be reached ('state')", id="with a service that talks nonsense"),
     ],
 )
