@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -45,6 +46,15 @@ class InstalledHub(TemporaryHub):
     def _config(self) -> str:
         ours = ("c.GPUQuota", "from jupyter_gpu_quota", "setup_gpu_quota")
         return "\n".join([*(line for line in super()._config().splitlines() if not line.startswith(ours)), self.lines])
+
+
+def test_the_uninstall_page_names_each_line_that_the_install_page_adds() -> None:
+    """With one of them left the hub does not start after the package is uninstalled."""
+    (step,) = re.findall(r"^2\. (.*?)^3\. ", REMOVE.read_text(), re.MULTILINE | re.DOTALL)
+    named = tuple(re.findall(r"`([^`]+)`", step))
+    added = [line for block in blocks(INSTALL) if block.kind == "config" for line in block.text.splitlines()]
+    left = [line for line in added if not line.startswith(named)]
+    assert not [line for line in left if "gpu_quota" in line or "GPUQuota" in line]
 
 
 @pytest.mark.slow
