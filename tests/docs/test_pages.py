@@ -209,6 +209,14 @@ def test_extras_in_the_pages_exist() -> None:
     assert _everywhere(r"pip install '\.\[(\w+)\]'") <= set(extras)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_an_installation_from_a_checkout_builds_the_sidebar_or_leaves_it_out(page: Path) -> None:
+    """In a fresh checkout it fails otherwise."""
+    text = page.read_text()
+    for found in re.finditer(r"(\S*) ?(pip install '\.\[)", text):
+        assert "make lab" in text[: found.start()] or found[1].endswith("GPU_QUOTA_WITHOUT_LAB=1"), found[0]
+
+
 def test_the_extras_with_the_command_line_bring_the_command_jupyter() -> None:
     """The pages begin each command with it."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -231,7 +239,8 @@ def test_keys_of_the_policy_in_the_pages_exist() -> None:
 
 
 def test_variables_in_the_pages_are_used_in_the_code() -> None:
-    sources = "".join(path.read_text() for path in (ROOT / "jupyter_gpu_quota").rglob("*.py"))
+    files = [ROOT / "hatch_build.py", *(ROOT / "jupyter_gpu_quota").rglob("*.py")]
+    sources = "".join(path.read_text() for path in files)
     for name in _everywhere(r"\b(?:JUPYTER_)?GPU_QUOTA_[A-Z_]+[A-Z]\b"):
         known = re.sub(r"(?<=^GPU_QUOTA_DATA_).*", "", name)  # the rest is a name of the quota file
         assert known in sources, f"no code uses the variable {name}"
