@@ -74,5 +74,5 @@ def release(client: Client) -> Result:
     service = client.version().version
     if service == __version__:
         return ok("release", f"{__version__}, the same as the service")
-    advice = f"install jupyter-gpu-quota=={service} in this environment; until then actions may be refused"
+    advice = f"install release {service} of jupyter-gpu-quota in this environment; until then actions may be refused"
     return warn("release", f"{__version__} here, {service} at the service", advice)
