@@ -147,7 +147,7 @@ def settings_in_config_file(path: Path) -> KnownSettings:
     try:
         with Console(stderr=True).status(f"Running {path.name} for the hub's settings"):
             c = PyFileConfigLoader(path.name, path=str(path.absolute().parent)).load_config()
-    except Exception as error:  # noqa: BLE001 - a configuration may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a configuration may raise anything
         raise click.UsageError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from None
     services = c.JupyterHub.get("services", [])
     for service in services if isinstance(services, list) else ():

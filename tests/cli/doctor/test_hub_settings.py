@@ -154,6 +154,9 @@ def test_a_service_of_another_account_is_not_used(monkeypatch: pytest.MonkeyPatc
         pytest.param("c = get_config()\n", 0o644, "does not call setup_gpu_quota(c)", id="without our setup"),
         pytest.param(ELSEWHERE + CONFIG, 0o644, "the hub does not start the service", id="of a service elsewhere"),
         pytest.param("1 / 0\n", 0o644, "ZeroDivisionError", id="that fails"),
+        pytest.param(
+            "import sys; sys.exit(3)\n", 0o644, "jupyterhub_config.py cannot be loaded: SystemExit: 3", id="that ends"
+        ),
         pytest.param(CONFIG, 0o646, "another account can write it", id="that others can write, which is not run"),
     ],
 )
