@@ -155,8 +155,17 @@ def settings_in_config_file(path: Path) -> KnownSettings:
             if SETTINGS_VARIABLE not in service.get("environment", {}):
                 raise click.UsageError(f"{path}: the hub does not start the service; run this where the service runs")
             config = settings_from_environment(service["environment"])
-            return KnownSettings(config=config, complete=True, own_accounts=config.accounts, source=str(path))
+            known = KnownSettings(config=config, complete=True, own_accounts=config.accounts, source=str(path))
+            return _with_doubt(known, c.GPUQuota.get("state_dir", GPUQuota().state_dir), path)
     raise click.UsageError(f"{path} does not call setup_gpu_quota(c), so this hub has no gpu-quota service")
+
+
+def _with_doubt(known: KnownSettings, state_dir: str, path: Path) -> KnownSettings:
+    """The settings; a relative ``state_dir`` begins where the hub runs: usually, but not surely, beside the file."""
+    if Path(state_dir).is_absolute() or path.parent.resolve() == Path.cwd().resolve():
+        return known
+    problem = f"c.GPUQuota.state_dir is relative, and {Path.cwd()} need not be the folder in which the hub runs"
+    return replace(known, problem=problem, advice="run this in that folder, or set an absolute path")
 
 
 def settings_in_environment(environment: Mapping[str, str]) -> KnownSettings:

@@ -172,6 +172,17 @@ def test_a_file_in_the_working_directory_that_cannot_be_used_is_a_warning(
     assert found["settings"]["verdict"] == "warn" and str(tmp_path / "running") in found["state folder"]["found"]
 
 
+@pytest.mark.parametrize(("state_dir", "verdict"), [("of_the_file", "warn"), ("/srv/of_the_file", "ok")])
+def test_a_relative_state_folder_of_a_file_elsewhere_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state_dir: str, verdict: str
+) -> None:
+    (tmp_path / "hub.py").write_text(CONFIG.replace("of_the_file", state_dir))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    found = doctor("--config", "../hub.py")["settings"]
+    assert (found["verdict"], "state_dir is relative" in found["found"]) == (verdict, verdict == "warn")
+
+
 def test_with_an_address_the_settings_are_those_of_that_service(tmp_path: Path) -> None:
     (tmp_path / "jupyterhub_config.py").write_text(CONFIG)
     shown = DeploymentView(
