@@ -85,21 +85,22 @@ class DecisionCache:
     def snapshot(self) -> Snapshot:
         return self._store_view.mirror.snapshot(self._store_view.now())
 
-    async def explain(self, workload: str, policy: Policy) -> Explanation:
+    async def explain(self, workload: str, policy: Policy, least_milli: int = 1) -> Explanation:
         """The core's explanation, at most 2 s old unless nothing changed. Raises KeyError for ended work."""
         known = self._explained.get(workload)
         if known and self._is_fresh(known[0], known[1], EXPLAINED_FRESH_S):
             return known[2]
         explaining = self._explaining.get(workload)
         if explaining is None:
-            explaining = self._store_view.in_background(self._explain(workload, policy))
+            explaining = self._store_view.in_background(self._explain(workload, policy, least_milli))
             self._explaining[workload] = explaining
             explaining.add_done_callback(lambda _: self._explaining.pop(workload, None))
         return await asyncio.shield(explaining)
 
-    async def _explain(self, workload: str, policy: Policy) -> Explanation:
+    async def _explain(self, workload: str, policy: Policy, least_milli: int) -> Explanation:
         moment = self._store_view.moment()
-        found = await self._store_view.compute_slow(core_explain.explain, self.snapshot(), policy, workload)
+        snapshot = self.snapshot()
+        found = await self._store_view.compute_slow(core_explain.explain, snapshot, policy, workload, least_milli)
         if len(self._explained) >= MAX_EXPLAINED:
             self._explained.clear()
         self._explained[workload] = (moment, asyncio.get_running_loop().time(), found)

@@ -76,6 +76,14 @@ class EnforcementOffers:
             "policy.enforcement.",
         )
 
+    async def least_rank(self, devices: Sequence[Device], least: RequiredEnforcement, project: str | None) -> int:
+        """The least GPU of a rank, in milli-GPU, that ``check`` accepts: a whole device where no part is enforced."""
+        devices = [device for device in devices if device.health is Health.HEALTHY]
+        if not least.is_set or not devices:
+            return 1
+        offers, _ = await self.of_fractions(devices, project)
+        return 1 if any(each.is_enough(least) for each in offers) else WHOLE_DEVICE
+
     def of_jobs(self, devices: Sequence[Device], project: str) -> Sequence[EnforcementOffer]:
         """The best for a job's fraction of each device; it may wait."""
         return self._capabilities(devices, WHOLE_DEVICE // 2, project).offers

@@ -11,7 +11,7 @@ from ...core.explain import projection
 from ...core.explain.explanation import Change, Explanation, Outlook
 from ...core.explain.rank_check import UncheckedRank
 from ...core.explain.why_waiting import explain
-from ...core.model import JobState, NotebookState
+from ...core.model import Job, JobState, Notebook, NotebookState
 from ...core.reason_codes import ReasonCode
 from ...messages.changes import changes_sentence
 from ...messages.explanations import dry_run_sentence, explanation_sentence
@@ -116,7 +116,8 @@ async def _explanation(services: Services, person: Person, record: JobRecord | N
     else:
         try:
             with services.in_progress.one(person, SLOW_WORK):
-                found = await services.decisions.explain(work.id, store_view.quota.policy)
+                policy, least_milli = store_view.quota.policy, await _least_rank(services, work)
+                found = await services.decisions.explain(work.id, policy, least_milli)
         except KeyError:  # it ended after it was read
             pass
         else:
@@ -150,6 +151,16 @@ async def _explanation(services: Services, person: Person, record: JobRecord | N
         in_force=[QuotaInForceView(**{name: getattr(one, name) for name in IN_FORCE}) for one in found.in_force],
         ended_early=[str(kind) for kind in found.ended_early],
     )
+
+
+async def _least_rank(services: Services, work: Job | Notebook) -> int:
+    """The least GPU of each rank, in milli-GPU, that a changed request of this work could name."""
+    file = services.store_view.quota_file
+    if file is None:
+        return 1
+    models, project = (work.gpu_models, work.project) if isinstance(work, Job) else ((), None)
+    devices = [one for one in services.store_view.devices_in(work.pool) if not models or one.model in models]
+    return await services.offers.least_rank(devices, file.least, project)
 
 
 def _shown(store_view: StoreView, person: Person, names: Iterable[str]) -> set[str]:

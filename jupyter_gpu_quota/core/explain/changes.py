@@ -336,7 +336,7 @@ def _size(trials: Trials) -> Change | None:
 
 def _fewer_ranks(trials: Trials) -> SmallerRequest | None:
     job = trials.what_if.job
-    if job is None:
+    if job is None or job.gpu_milli < trials.what_if.least_milli:
         return None
     least = job.least_ranks
     requests = (
@@ -358,7 +358,7 @@ def _less_gpu(trials: Trials) -> SmallerRequest | None:
     def starts(by: int) -> bool:
         return _starts_with(trials, SmallerRequest(0, most - by, ranks))
 
-    by = first_amount(starts, _smaller_parts(trials, most, ranks), most - 1)
+    by = first_amount(starts, _smaller_parts(trials, most, ranks), most - trials.what_if.least_milli)
     return None if by is None else SmallerRequest((work.gpu_milli - most + by) * ranks, most - by, ranks)
 
 

@@ -42,7 +42,7 @@ class WhatIf:
     """One workload in the part of the snapshot that belongs to its pool: pools are decided independently.
 
     A refused notebook is treated as if it requested its slice again; ``state`` is its present one. ``starting``: the
-    workloads that the next plan starts.
+    workloads that the next plan starts. ``least_milli``: the least GPU of a rank that may be requested.
     """
 
     id: str
@@ -52,9 +52,10 @@ class WhatIf:
     notebook: Notebook | None
     state: str
     starting: frozenset[str] = frozenset()
+    least_milli: int = 1
 
     @classmethod
-    def of(cls, snapshot: Snapshot, policy: Policy, workload_id: str) -> WhatIf:
+    def of(cls, snapshot: Snapshot, policy: Policy, workload_id: str, least_milli: int = 1) -> WhatIf:
         """The pool of one workload. Raises KeyError for an id that the snapshot does not have."""
         job = next((job for job in snapshot.jobs if job.id == workload_id), None)
         notebook = next((one for one in snapshot.notebooks if one.id == workload_id), None)
@@ -65,7 +66,15 @@ class WhatIf:
         if notebook is not None and notebook.state is NotebookState.REFUSED:
             notebook = replace(notebook, state=NotebookState.REQUESTED)
         part = _part(snapshot, work.pool, notebook)
-        return cls(id=workload_id, snapshot=part, policy=policy, job=job, notebook=notebook, state=state)
+        return cls(
+            id=workload_id,
+            snapshot=part,
+            policy=policy,
+            job=job,
+            notebook=notebook,
+            state=state,
+            least_milli=least_milli,
+        )
 
     def before(self, plan: Plan) -> WhatIf:
         """The same, with the workloads that the next plan starts."""

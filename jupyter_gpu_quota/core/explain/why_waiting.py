@@ -31,13 +31,13 @@ MAX_ENDS_EACH = 12
 """With this many running jobs at most, the end of each is tried."""
 
 
-def explain(snapshot: Snapshot, policy: Policy, workload_id: str) -> Explanation:
+def explain(snapshot: Snapshot, policy: Policy, workload_id: str, least_milli: int = 1) -> Explanation:
     """Explain one workload. Raises KeyError for an id that the snapshot does not have.
 
     A workload that runs or is held has no counterfactuals; one that the next plan starts has that plan's reason.
-    Rule R78.
+    ``least_milli``: no smaller request with less GPU for each rank is named. Rule R78.
     """
-    what_if = WhatIf.of(snapshot, policy, workload_id)
+    what_if = WhatIf.of(snapshot, policy, workload_id, least_milli)
     if not what_if.waits:
         reason = stay_reason(what_if.snapshot, what_if.id) or what_if.removal_reason
         return Explanation(workload=workload_id, state=what_if.state, outlook=Outlook.NOT_WAITING, reason=reason)

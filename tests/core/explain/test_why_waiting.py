@@ -108,6 +108,23 @@ def test_explained_changes(text: str, name: str, expected: dict[str, int]) -> No
 
 
 @pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        pytest.param("a runs 1 fixed\na queues 1 fixed", None, id="a part is not named"),
+        pytest.param("a queues 3 fixed", 1000, id="whole devices are"),
+        pytest.param("a queues 1 of 1 ranks 2 fixed", 1000, id="fewer ranks are, where a part of each would do too"),
+        pytest.param("a runs 1 fixed\na queues 1 of 0.5 ranks 2 fixed", None, id="fewer ranks of a part are not"),
+    ],
+)
+def test_a_smaller_request_has_at_least_the_least_rank(text: str, size: int | None) -> None:
+    made = world(f"pool t 4\na 1.5 of t\nb 2.5 of t\n{text}")
+    name = made.snapshot().jobs[-1].id
+    assert changes(made, name).get("size") is not None
+    found = explain(made.snapshot(), made.policy, name, 1000)
+    assert next((one.to_milli for one in found.would_start if one.kind == "size"), None) == size
+
+
+@pytest.mark.parametrize(
     ("text", "name", "kinds", "words"),
     [
         pytest.param(
