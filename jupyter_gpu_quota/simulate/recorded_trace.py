@@ -238,7 +238,7 @@ def _trace(audit: _Audit, machines: Row) -> Trace | list[str]:
         *(_build(_notebook, work, begins, lasted_ms) for work, lasted_ms in notebooks),
     ]
     found = checked(json.loads(json.dumps({"begins_at": first, "nodes": nodes, "work": work})))
-    return found if isinstance(found, list) else found.with_note(_note_on_untimed(audit, len(everything) - len(work)))
+    return found if isinstance(found, list) else found.recorded(_note_on_untimed(audit, len(everything) - len(work)))
 
 
 def _build(make: Callable[[_Work, int, int], dict[str, object]], work: _Work, begins: int, lasted_ms: int) -> object:

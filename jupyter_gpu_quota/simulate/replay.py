@@ -101,7 +101,8 @@ class Replay:
     """One simulation: a trace under a quota file.
 
     ``tick_ms`` is the time between two instants at which controllers may run; None: the quota file's ``tick_max``.
-    Raises InvalidTrace where the trace names a project or pool that the quotas do not have.
+    Raises InvalidTrace for work that the quotas do not allow: of a project or pool that they do not have, in a pool
+    that is not for its kind, or with a time limit above their maximum.
     """
 
     trace: Trace
@@ -339,6 +340,7 @@ def _events_of(
                     notebook=name, user=user, server=name, project=work.project, pool=pool, gpu_milli=work.gpu_milli
                 )
             case JobWork():
+                _check_time_limit(trace, work, pool, quota)
                 request = submission(work, user, pool, quota, _requested_models(trace, work, pool, models[pool]))
             case _:
                 assert_never(work)
@@ -363,7 +365,21 @@ def _pool_of(
     if pool is None or pool not in pools:
         fault = f"names pool {pool}, which the quotas do not have" if pool else "names no pool, and has no default"
         raise InvalidTrace(f"work {work.id} of project {work.project} {fault}")
+    if not quota.allows(pool, work.kind):
+        position = trace.position(str(work.id), "pool")
+        others = ", ".join(sorted(name for name in pools if quota.allows(name, work.kind))[:20]) or "none"
+        raise InvalidTrace(f"{position}: the pool {pool} is not for {work.kind}, by its uses; name one of: {others}")
     return pool
+
+
+def _check_time_limit(trace: Trace, work: JobWork, pool: str, quota: QuotaFile) -> None:
+    """Refuse a time limit above a maximum of the quotas; that of recorded or generated work may be a default."""
+    if work.time_limit_s is None or not trace.is_written:
+        return
+    for owner, most in quota.max_time_limits(work.project, pool).items():
+        if work.time_limit_s > most:
+            position = trace.position(str(work.id), "time_limit_s")
+            raise InvalidTrace(f"{position}: {work.time_limit_s} s is above the maximum of {owner}, {most} s")
 
 
 def _requested_models(trace: Trace, work: JobWork, pool: str, there: Collection[str]) -> str | None:
@@ -385,6 +401,8 @@ def _requested_models(trace: Trace, work: JobWork, pool: str, there: Collection[
 
 
 def submission(work: JobWork, user: str, pool: str, quota: QuotaFile, gpu_model: str | None = None) -> SubmitJob:
+    """The request of a job, with the default time limit of the quotas if it names none, and at most their maximum."""
+    limit_s = work.time_limit_s or quota.time_limit_s(work.project, pool)
     spec = JobSpec(
         command=("simulated",),
         project=work.project,
@@ -396,6 +414,6 @@ def submission(work: JobWork, user: str, pool: str, quota: QuotaFile, gpu_model:
         gpu_model=gpu_model,
         priority=work.priority,
         preemptible=work.preemptible,
-        time_limit_s=work.time_limit_s or quota.time_limit_s(work.project, pool),
+        time_limit_s=min([limit_s, *quota.max_time_limits(work.project, pool).values()]),
     )
     return SubmitJob(job=str(work.id), user=user, account=None, spec=spec)

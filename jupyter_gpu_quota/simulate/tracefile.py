@@ -244,10 +244,15 @@ class Trace(_Part):
         """A sentence about what the trace does not know, for its report; empty where there is none."""
         return self._note
 
-    def with_note(self, note: str) -> Trace:
-        """The same trace with a note."""
+    @property
+    def is_written(self) -> bool:
+        """Whether its work is that of a document or table; generated and recorded work is not."""
+        return bool(self._positions)
+
+    def recorded(self, note: str) -> Trace:
+        """The same trace as one of an audit: with a note, and without positions in a document."""
         made = self.model_copy()
-        made._note = note
+        made._note, made._positions = note, {}
         return made
 
 

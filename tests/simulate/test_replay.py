@@ -226,6 +226,40 @@ def test_work_of_an_unknown_project_is_refused() -> None:
         Replay(trace(job("b1", 0, 10, "nobody")), quota())
 
 
+@pytest.mark.parametrize(
+    ("work", "expected"),
+    [
+        pytest.param(job("b1", 0, 10, pool="build"), "build is not for training, by its uses; name one of: train$"),
+        pytest.param(
+            notebook("n1", 0, 10, pool="train"), "train is not for notebook, by its uses; name one of: build$"
+        ),
+    ],
+)
+def test_work_in_a_pool_of_another_use_is_refused(work: dict[str, Any], expected: str) -> None:
+    with pytest.raises(InvalidTrace, match=rf"work\.0, pool: the pool {expected}"):
+        Replay(trace(work), quota())
+
+
+MAXIMUM = QUOTA.replace("uses: [training]", "uses: [training], maximum: {time_limit: 1h}")
+
+
+def test_a_time_limit_above_the_maximum_is_refused() -> None:
+    expected = r"work\.1, time_limit_s: 3601 s is above the maximum of pool train, 3600 s"
+    jobs = [job(f"b{limit_s}", 0, 10, time_limit_s=limit_s) for limit_s in (3600, 3601)]
+    with pytest.raises(InvalidTrace, match=expected):
+        Replay(trace(*jobs), quota(MAXIMUM))
+
+
+def test_time_limits_that_no_document_states_are_at_most_the_maximum() -> None:
+    recorded_work = recorded.read(audit_of(played(job("b1", 0, 10))))
+    assert not isinstance(recorded_work, list) and recorded_work.work[0].time_limit_s == 86_400  # type: ignore[union-attr]
+    for found in (recorded_work, trace(job("b1", 0, 10))):
+        replay = Replay(found, quota(MAXIMUM))
+        replay.run()
+        record = replay.store.job("b1")
+        assert record is not None and record.spec.time_limit_s == 3600
+
+
 def test_a_recorded_audit_gives_the_recorded_states() -> None:
     replay = Replay(trace(*STORY, notebook("n1", 3, 20), job("late", 20, 500, cancel_s=40)), quota())
     for until in (5, 11, 13, 30, 63, 400):
