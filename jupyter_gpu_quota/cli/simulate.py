@@ -249,7 +249,7 @@ def _figure_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     for name, value in found.items():
         if name == "guarantee_violations" and reduced:
             yield name, f"{value}, not counted in {reduced}: the quotas did not fit, and were reduced"
-        elif name == "makespan_s" and value is not None and (running := not_ended(found)):
-            yield name, f"{value}; {running}"
+        elif name == "makespan_s" and not filled and (running := not_ended(found)):
+            yield name, f"{'-' if value is None else value}; {running}"
         elif isinstance(value, int | float | str | None) and not (filled and name == "jobs_finished"):
             yield name, value

@@ -226,8 +226,8 @@ def _section(title: str, content: str) -> str:
 def _figures(report: Mapping[str, Any], names: Mapping[str, str]) -> list[tuple[object, ...]]:
     lending = ("slices_lent", "gpu_hours_lent", "kernels_shut_down")
     left_out = () if report.get("slices_lent") else lending
-    lasted, open_jobs = _time(report.get("makespan_s")), not_ended(report)
-    shown = {**report, "makespan_s": f"{lasted}; {open_jobs}" if lasted and open_jobs else lasted}
+    lasted, open_jobs = _time(report.get("makespan_s")), "" if "allocated_percent" in report else not_ended(report)
+    shown = {**report, "makespan_s": f"{lasted or '–'}; {open_jobs}" if open_jobs else lasted}
     return [(text, shown[name]) for name, text in names.items() if name in report and name not in left_out]
 
 

@@ -85,6 +85,14 @@ def test_the_report_page_formats_waits_and_explains_empty_plots(world: Path) -> 
     assert "<p>No project was above it.</p>" in page and "These times do not include work that" in page
 
 
+def test_without_an_end_the_jobs_that_had_not_ended_are_counted(world: Path) -> None:
+    done = run(world / "trace.json", "--quotas", world / "quota.yaml", "--days", "0.0001", "--html", world / "p")
+    assert done.exit_code == 0, done.output
+    (found,) = (line for line in done.stdout.splitlines() if line.startswith("makespan_s"))
+    assert found.split(maxsplit=1)[1] == "-; 8 of 8 jobs had not ended"
+    assert "<td>–; 8 of 8 jobs had not ended</td>" in (world / "p").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
