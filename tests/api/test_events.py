@@ -22,6 +22,7 @@ from jupyter_gpu_quota.core.facts import RankFact
 from jupyter_gpu_quota.core.model import JobState
 from jupyter_gpu_quota.settings import database_url
 from jupyter_gpu_quota.store.backup import backup, restore
+from jupyter_gpu_quota.store.records.commands import RequestNotebook
 from jupyter_gpu_quota.store.records.rows import Changes
 from tests.api.world import QUOTA, ServiceWorld, service_world
 from tests.patience import PATIENCE_S, until
@@ -96,6 +97,18 @@ def test_a_stream_without_devices_has_the_same_jobs(world: ServiceWorld) -> None
         assert ([one["id"] for one in resumed["jobs"]], resumed["devices"]) == ([job], [])
 
 
+def test_a_stream_without_devices_has_the_notebooks(world: ServiceWorld) -> None:
+    with world.stream("events?without_devices=1") as events:
+        next(events)
+        request_notebook(world, "N1", "bob", "vision")
+        assert [one["id"] for one in next(events)[1]["notebooks"]] == ["N1"]
+
+
+def request_notebook(world: ServiceWorld, name: str, user: str, project: str) -> None:
+    owner = world.store.user_id(user, now=world.clock())
+    world.record(RequestNotebook(notebook=name, user=owner, server="", project=project, pool="build", gpu_milli=125))
+
+
 def test_a_device_bar_changes_with_the_state_of_its_workload(world: ServiceWorld) -> None:
     job = world.submit()["id"]
     world.step()
@@ -148,6 +161,15 @@ def test_a_resumed_reader_misses_no_change(world: ServiceWorld, how: str) -> Non
     with world.stream(path, headers=headers) as events:
         name, data = next(events)
     assert (name, [(each["id"], each["state"]) for each in data["jobs"]]) == ("changed", [(job, "cancelled")])
+
+
+def test_a_resumed_reader_gets_no_work_of_others(world: ServiceWorld) -> None:
+    world.submit("bob", name="secret plan", private=True)
+    world.submit("patty", project="speech")
+    request_notebook(world, "N1", "patty", "speech")
+    with world.stream("events?since=1", "olga") as events:
+        data = next(events)[1]
+    assert (data["jobs"], data["notebooks"]) == ([], [])
 
 
 def test_a_reader_who_missed_too_much_is_reset_without_a_read_of_it(
@@ -248,6 +270,17 @@ def test_a_revoked_token_ends_its_streams_and_opens_no_new_one(
     assert world.get("me").status == 200
     refused = world.get(path.format(job=job))
     assert (refused.status, "no longer accepts this token of bob" in refused.json["message"]) == (403, True)
+
+
+@pytest.mark.parametrize("path", ["events", "jobs/{job}/logs?follow=1"], ids=["the event stream", "a followed log"])
+def test_a_token_that_loses_its_scope_ends_its_streams(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    impatient(world, monkeypatch)
+    job = world.submit()["id"]
+    with world.stream(path.format(job=job)) as stream:
+        world.hub.users["bob"].scopes = ()
+        assert ends(stream)
 
 
 def test_a_streams_reader_is_authenticated_at_its_start_and_every_15_s() -> None:

@@ -69,10 +69,12 @@ class FakeAccount:
     admin: bool = False
     scopes: tuple[str, ...] = ("read", "submit")
     servers: dict[str, dict[str, object]] = field(default_factory=dict)
+    kind: str = "user"
+    access: tuple[str, ...] = EVERY_SCOPE
 
     @property
     def all_scopes(self) -> list[str]:
-        return [*EVERY_SCOPE, *(f"custom:gpu-quota:{scope}" for scope in self.scopes)]
+        return [*self.access, *(f"custom:gpu-quota:{scope}" for scope in self.scopes)]
 
 
 class FakeHub:
@@ -122,7 +124,7 @@ class _HubApi(RequestHandler):
         if account is None or f"token-{name}" in self.hub.revoked:
             self.set_status(403)
         else:
-            self.write({"kind": "user", "name": name, "scopes": account.all_scopes})
+            self.write({"kind": account.kind, "name": name, "scopes": account.all_scopes})
 
     def _one(self, name: str) -> None:
         account = self.hub.users.get(name)

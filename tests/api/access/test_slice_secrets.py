@@ -122,6 +122,13 @@ def test_any_other_token_is_verified_each_time(world: ServiceWorld, slice_: dict
     assert reads(world, slice_["secret"], times=3) == 3
 
 
+def test_a_token_is_cached_only_with_a_slice_of_its_owner(world: ServiceWorld, slice_: dict[str, Any]) -> None:
+    of_olga = booked(world, "olga", token="token-bob")["secret"]
+    assert reads(world, of_olga) == 1
+    assert reads(world, slice_["secret"], times=2) == 1
+    assert reads(world, of_olga, times=2) == 2
+
+
 def test_the_roles_of_a_server_s_owner_are_those_at_the_hub(world: ServiceWorld) -> None:
     world.add("gina", groups=["vision-team"])
     secret = booked(world, "gina")["secret"]
