@@ -1,4 +1,4 @@
-"""After any sequence of events, SQLite, PostgreSQL, a store with cached rows and the store in memory are equal.
+"""After any sequence of events, SQLite, SQLite with cached rows and the store in memory are equal.
 
 Requests of people arrive through the api: for the store with cached rows, that is another process on the same file.
 """
@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from jupyter_gpu_quota.core.facts import DeviceFact, Fact, NotebookFact, RankFact
+from jupyter_gpu_quota.core.frozen import with_changes
+from jupyter_gpu_quota.core.lifecycle import HOLDS_GPU, WAITING
 from jupyter_gpu_quota.core.model import JobTarget
 from jupyter_gpu_quota.core.plan import (
     Action,
@@ -33,7 +35,7 @@ from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.store.memory import MemoryStore
 from jupyter_gpu_quota.store.open import open_store
 from jupyter_gpu_quota.store.reads.snapshot import Mirror
-from jupyter_gpu_quota.store.records.calls import JobFilter, Page
+from jupyter_gpu_quota.store.records.calls import Committed, JobFilter, Page
 from jupyter_gpu_quota.store.records.commands import (
     ApplyQuota,
     ChangeJob,
@@ -44,6 +46,7 @@ from jupyter_gpu_quota.store.records.commands import (
     ReturnNotebook,
     SetInventory,
 )
+from jupyter_gpu_quota.store.records.rows import JobRecord
 from jupyter_gpu_quota.store.transactions import Store
 from tests.store.database.empty_database import make_empty_database
 from tests.store.worlds import (
@@ -59,7 +62,7 @@ from tests.store.worlds import (
     submit,
 )
 
-JOBS = ["j1", "j2", "j3", "j4"]
+JOBS = ["j1", "j2", "j3", "j4", "j5", "j6"]
 NOTEBOOKS = ["n1", "n2", "n3"]
 DEVICE_IDS = [device.id for device in DEVICES[:3]]
 EVERYTHING = Page(limit=10_000)
@@ -69,7 +72,6 @@ workloads = st.sampled_from(JOBS + NOTEBOOKS)
 users = st.sampled_from(["bob", "patty"])
 milli = st.sampled_from([125, 500, 1000])
 parts = st.builds(lambda ids, amount: placements(*ids, milli=amount), st.lists(devices, max_size=2, unique=True), milli)
-attempts = st.integers(0, 3)
 
 submissions = st.builds(
     lambda job, user, retries, ranks, key, secret: submit(
@@ -117,7 +119,7 @@ requests: st.SearchStrategy[Request] = st.one_of(
 
 def first_or_next(kind: type[Start] | type[Resume]) -> st.SearchStrategy[Start | Resume]:
     return st.builds(
-        kind, workload=workloads, attempt=attempts, placements=parts, borrower=st.booleans(), reason=st.just(WITHIN)
+        kind, workload=workloads, attempt=st.just(1), placements=parts, borrower=st.booleans(), reason=st.just(WITHIN)
     )
 
 
@@ -205,7 +207,12 @@ def listed(store: Store) -> dict[str, object]:
 
 
 class AllStores(RuleBasedStateMachine):
-    """One history on all stores, and on a mirror of each that reads only what changed."""
+    """One history on all stores, and on a mirror of each that reads only what changed.
+
+    ``commits``: plans with actions that were committed, in all examples; ``removals``: calls that removed a job.
+    """
+
+    commits = removals = 0
 
     @initialize()
     def begin(self) -> None:
@@ -223,8 +230,13 @@ class AllStores(RuleBasedStateMachine):
         for store, other in zip(self.stores, self.api_stores, strict=True):
             store._new_id = other._new_id = counted_ids()
         self.worlds = [World(store) for store in self.stores]
+        for world in self.worlds:
+            for job in JOBS[:4]:
+                world.submit(job)
+            world.run("j1", "d0")
+            world.change("j4", "cancel")
         self.mirrors = [Mirror() for _ in self.stores]
-        self.now = T0
+        self.now = T0 + 1
         self.lease = self.worlds[0].lease
         self.seen_before = 0
 
@@ -254,23 +266,35 @@ class AllStores(RuleBasedStateMachine):
     @rule(chosen=st.lists(actions, max_size=3), late=st.booleans())
     def a_leader_commits_any_plan(self, chosen: list[Action], late: bool) -> None:
         seen = self.seen_before if late else self.stores[0].version()
-        self.commit(chosen, seen)
+        self.commit([self.next_attempt(action) for action in chosen], seen)
 
-    @rule(job=jobs, chosen=parts, borrower=st.booleans())
-    def a_leader_starts_what_waits(self, job: str, chosen: tuple[object, ...], borrower: bool) -> None:
-        record = self.stores[1].job(job)
-        if record is not None and chosen:
-            attempt = record.job.attempt + 1
-            start = Start(workload=job, attempt=attempt, placements=chosen, borrower=borrower, reason=WITHIN)  # type: ignore[arg-type]
-            self.commit([start], self.stores[0].version())
+    @rule(data=st.data(), amount=milli, borrower=st.booleans())
+    def a_leader_starts_what_waits(self, data: st.DataObject, amount: int, borrower: bool) -> None:
+        waiting = [record.job for record in self.live_jobs() if record.job.state in WAITING]
+        if waiting:
+            self.somebody_leads("leader")
+            job = data.draw(st.sampled_from(waiting))
+            ids = data.draw(st.lists(devices, min_size=job.ranks, max_size=job.ranks, unique=True))
+            chosen = placements(*ids, milli=amount)
+            start = Start(workload=job.id, attempt=1, placements=chosen, borrower=borrower, reason=WITHIN)
+            self.commit([self.next_attempt(start)], self.stores[0].version())
+
+    def next_attempt(self, action: Action) -> Action:
+        """The action, with the number of the next attempt where it starts a job."""
+        record = self.stores[1].job(action.workload) if isinstance(action, Start | Resume) else None
+        return action if record is None else with_changes(action, attempt=record.job.attempt + 1)
+
+    def live_jobs(self) -> list[JobRecord]:
+        return self.stores[1].jobs(JobFilter(live=True), EVERYTHING)[0]
 
     def commit(self, chosen: list[Action], seen: int) -> None:
         plan = Plan(seen_version=seen, now=self.now, actions=tuple(chosen))
         quota = self.stores[1].quota()
         assert quota is not None
-        self.all(
+        answer = self.all(
             lambda store: store.commit(plan, policy=quota.policy, snapshot_digest="d", lease=self.lease, now=self.now)
         )
+        AllStores.commits += bool(chosen) and isinstance(answer, Committed)
 
     @rule(facts=st.lists(st.one_of(rank_facts, device_facts, notebook_facts), max_size=4))
     def the_world_is_seen(self, facts: list[Fact]) -> None:
@@ -285,6 +309,22 @@ class AllStores(RuleBasedStateMachine):
             if fact.job in present
         ]
         self.all(lambda store: store.observe(listed, lease=self.lease, now=self.now))
+
+    @rule(data=st.data(), exit_status=st.sampled_from([0, 1, 75]))
+    def the_present_attempt_ends(self, data: st.DataObject, exit_status: int) -> None:
+        allocated = [record for record in self.live_jobs() if record.job.state in HOLDS_GPU]
+        if allocated:
+            self.somebody_leads("leader")
+            job = data.draw(st.sampled_from(allocated)).job
+            ends = [
+                RankFact(
+                    job=job.id, attempt=job.attempt, rank=rank.rank, handle="10", started_at=T0 + 1,
+                    ended_at=self.now, exit_status=exit_status, tree_gone=True,
+                )
+                for rank in self.stores[1].ranks(job.id)
+                if rank.attempt == job.attempt
+            ]  # fmt: skip
+            self.all(lambda store: store.observe(ends, lease=self.lease, now=self.now))
 
     @rule(sequence=st.integers(0, 2), rows=st.lists(samples, max_size=3))
     def samples_arrive(self, sequence: int, rows: list[DeviceSample]) -> None:
@@ -303,7 +343,10 @@ class AllStores(RuleBasedStateMachine):
     @rule(back_ms=st.sampled_from([0, 2000]))
     def old_rows_are_forgotten(self, back_ms: int) -> None:
         before = self.now - back_ms
-        self.all(lambda store: sorted(store.forget(now=self.now, jobs_ended_before=before, samples_before=before)))
+        removed = self.all(
+            lambda store: sorted(store.forget(now=self.now, jobs_ended_before=before, samples_before=before))
+        )
+        AllStores.removals += bool(removed)
 
     @precondition(lambda self: hasattr(self, "stores"))
     @invariant()
@@ -326,7 +369,9 @@ class AllStores(RuleBasedStateMachine):
             assert (mirror.policy, mirror.jobs, mirror.notebooks) == (fresh.policy, fresh.jobs, fresh.notebooks)
 
 
-TestAllStores = AllStores.TestCase
-TestAllStores.settings = settings(
-    max_examples=int(os.environ.get("STORE_EXAMPLES", "15")), stateful_step_count=20, deadline=None
-)
+class TestAllStores(AllStores.TestCase):  # type: ignore[name-defined,misc]
+    settings = settings(max_examples=int(os.environ.get("STORE_EXAMPLES", "15")), stateful_step_count=20, deadline=None)
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        assert AllStores.commits and AllStores.removals, "the histories start jobs and forget rows"
