@@ -16,7 +16,7 @@ from jupyter_gpu_quota.core.reason_codes import ReasonCode
 from jupyter_gpu_quota.core.reason_figures import reason_from
 from jupyter_gpu_quota.core.samples import DeviceSample
 from jupyter_gpu_quota.store.database.tables import Head
-from jupyter_gpu_quota.store.database.unit_of_work import UnitOfWork
+from jupyter_gpu_quota.store.database.unit_of_work import UnitOfWork, audit_hash
 from jupyter_gpu_quota.store.records.calls import AuditFilter, JobFilter, Page
 from jupyter_gpu_quota.store.records.commands import KeepBundle, RequestSliceAgain, ReturnNotebook
 from jupyter_gpu_quota.store.records.rows import AuditRow
@@ -58,6 +58,13 @@ def test_an_edited_row_is_found(world: World, field: str) -> None:
     rows[2] = replace(rows[2], **{field: 99 if isinstance(old, int) else f"{old or ''} "})
     answer = verify(head, rows)
     assert isinstance(answer, str) and "3" in answer
+
+
+def test_an_edited_row_with_a_new_hash_is_found(world: World) -> None:
+    head, rows = chain_of(world)
+    edited = replace(rows[2], actor="somebody else")
+    rows[2] = replace(edited, hash=audit_hash(edited))
+    assert verify(head, rows) == "Audit row 4 does not follow row 3: one of the two was replaced or moved."
 
 
 @pytest.mark.parametrize("gone", [0, 2, -1], ids=["the first", "one in the middle", "the last"])

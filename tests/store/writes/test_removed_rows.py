@@ -143,6 +143,28 @@ def test_nodes_and_devices_gone_for_long_are_removed_unless_work_holds_them(worl
     assert world.store.version() == version
 
 
+def test_a_reported_node_without_devices_stays(world: World) -> None:
+    report(world, DEVICES, (NODE, OTHER))
+    world.record(ForgetGone(gone_before=world.now + 1))
+    assert "is not gone" in refused(world, node="n2").message
+    assert "n2" in rows_of(world)
+
+
+def test_a_gone_node_is_listed_as_long_as_a_device_of_it(world: World) -> None:
+    follower = Follower(world)
+    report(world, (*DEVICES, D9), (NODE, OTHER))
+    world.submit("j")
+    world.run("j", "d9")
+    report(world)
+    world.record(ForgetGone(gone_before=world.now + 1))
+    follower.snapshot()
+    assert (set(follower.mirror.gone_nodes), set(follower.mirror.gone_devices)) == ({"n2"}, {"d9"})
+    world.see(world.gone("j", 0))
+    world.record(ForgetGone(gone_before=world.now + 1))
+    follower.snapshot()
+    assert (set(follower.mirror.gone_nodes), set(follower.mirror.gone_devices)) == (set(), set())
+
+
 def test_work_is_read_once_for_all_devices_that_are_removed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large node with many ended notebooks is removed within the time of one transaction."""
     report(world, (*DEVICES, D9), (NODE, OTHER))
