@@ -11,8 +11,9 @@ from jupyter_gpu_quota.controllers.leadership.lease import Leadership
 from jupyter_gpu_quota.controllers.retention import DAY_MS, Retention, RetentionTimes
 from jupyter_gpu_quota.controllers.retention.output_retention import JOBS_A_RUN
 from jupyter_gpu_quota.store.records.activity import OUTPUTS_TOTAL
-from jupyter_gpu_quota.store.records.calls import StoreUnavailable
+from jupyter_gpu_quota.store.records.calls import LeaseLost, StoreUnavailable
 from jupyter_gpu_quota.store.records.commands import ChangeJob, OutputsExpired, Recorded, Refusal, RemoveOutputs
+from tests.backends.fake_executor import FakeJobs
 from tests.controllers.setups.scheduling import QUOTA, World
 from tests.controllers.test_retention import Bundles, apply_unreadable
 
@@ -252,6 +253,21 @@ def test_outputs_that_were_removed_while_the_database_failed_are_recorded_later(
     site.run(after_ms=30_000)
     assert site.removed("j") == site.world.now and site.totals() == {"vision": 0}
     assert [row.subject for row in site.world.store.audit()[0] if row.kind == "job.remove_outputs"] == ["j"]
+
+
+def test_a_removal_that_a_frozen_former_leader_observes_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site()
+    sizes = FakeJobs.output_sizes
+
+    def freezes(executor: FakeJobs, jobs: Sequence[str]) -> object:
+        site.world.now += 4_000
+        assert Leadership(site.world.store, lambda: site.world.now, holder="other").renew(site.world.now)
+        return sizes(executor, jobs)
+
+    monkeypatch.setattr(FakeJobs, "output_sizes", freezes)
+    with pytest.raises(LeaseLost):
+        site.run(after_ms=2 * DAY_MS)
+    assert site.removed("j") is None
 
 
 def test_outputs_are_kept_while_the_newest_quota_file_cannot_be_read() -> None:

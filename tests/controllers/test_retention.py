@@ -215,3 +215,26 @@ def test_nothing_is_removed_without_the_lease() -> None:
     with pytest.raises(LeaseLost):
         site.retention().run_once(site.world.now)
     assert site.world.store.job("old") is not None
+
+
+def test_no_row_is_removed_where_the_lease_ends_while_files_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site()
+
+    def freezes(executor: FakeJobs, job: str) -> None:
+        site.world.now += 4_000
+
+    monkeypatch.setattr(FakeJobs, "forget", freezes)
+    with pytest.raises(LeaseLost):
+        site.retention().run_once(site.world.now)
+    assert site.world.store.job("old") is not None
+
+
+def test_jobs_are_kept_as_long_as_their_use_counts_in_the_queue() -> None:
+    site = Site()
+    site.world.apply_quota(QUOTA + "  history: {k: 1, half_life: 7d, window: 60d}\n")
+    site.world.now += 30 * DAY_MS - 1
+    for is_kept in (True, False):
+        site.leadership.renew(site.world.now)
+        site.retention().run_once(site.world.now)
+        assert (site.world.store.job("old") is not None) is is_kept
+        site.world.now += 1
