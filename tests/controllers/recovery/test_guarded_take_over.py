@@ -14,11 +14,14 @@ from jupyter_gpu_quota.controllers.leadership.lease import Leadership
 from jupyter_gpu_quota.controllers.loop import Loop
 from jupyter_gpu_quota.controllers.recovery.guard import RecoveryGuard
 from jupyter_gpu_quota.controllers.scheduling import SchedulingController
-from jupyter_gpu_quota.core.model import JobState
+from jupyter_gpu_quota.core.facts import DeviceFact, RankFact
+from jupyter_gpu_quota.core.model import JobState, Placement
 from jupyter_gpu_quota.core.recovery.differences import AttemptRecord
-from jupyter_gpu_quota.core.recovery.evidence import FencingWentBack
-from jupyter_gpu_quota.store.history_mark import HistoryMark
+from jupyter_gpu_quota.core.recovery.evidence import Evidence, FencingWentBack, WorkDiffers
+from jupyter_gpu_quota.store.history_mark import HistoryMark, Mark
+from jupyter_gpu_quota.store.records.calls import Lease
 from jupyter_gpu_quota.store.records.commands import ChangeJob
+from jupyter_gpu_quota.store.records.recovery import AcceptRecovery, HoldDecisions, UnknownWork
 from tests.backends.fake_executor import FakeJobs
 from tests.controllers.setups.scheduling import DEVICES, NODE, NoSampler, World
 
@@ -171,3 +174,60 @@ def test_a_number_that_another_process_used_holds_decisions(site: Site) -> None:
     site.turns()
     hold = site.world.store.hold()
     assert hold is not None and hold.why == (FencingWentBack(fencing=2, used=2),)
+
+
+# --- evidence ---------------------------------------------------------------------------------------------------------
+def guard_of(site: Site) -> RecoveryGuard:
+    return RecoveryGuard(site.world.store, Attempts(site.jobs), HistoryMark(site.mark))
+
+
+def renewed(site: Site) -> Lease:
+    lease = site.leadership.renew(site.world.now)
+    assert lease is not None
+    return lease
+
+
+def test_a_number_that_only_this_process_noted_holds_decisions(site: Site) -> None:
+    """The backend was restored, too."""
+    HistoryMark(site.mark).write(Mark(position=site.world.store.position(), holder="second", fencing=5))
+    site.start("second")
+    assert guard_of(site).begin(renewed(site), site.world.now) == 5
+    hold = site.world.store.hold()
+    assert hold is not None and hold.why == (FencingWentBack(fencing=2, used=5),)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "why"),
+    [
+        pytest.param(1, None, id="an attempt that ended without a leader holds nothing"),
+        pytest.param(2, (WorkDiffers(jobs=1),), id="an ended attempt that the database never had holds decisions"),
+    ],
+)
+def test_an_ended_attempt(
+    site: Site, monkeypatch: pytest.MonkeyPatch, attempt: int, why: tuple[Evidence, ...] | None
+) -> None:
+    fact = RankFact(job="b1", attempt=attempt, rank=0, handle="1", started_at=1, ended_at=2, tree_gone=True)
+    monkeypatch.setattr(Attempts, "newest", lambda *_: [AttemptRecord(job="b1", attempt=attempt, facts=(fact,))])
+    site.start("second")
+    guard_of(site).begin(renewed(site), site.world.now)
+    hold = site.world.store.hold()
+    assert (None if hold is None else hold.why) == why
+
+
+# --- while decisions are held -----------------------------------------------------------------------------------------
+def test_an_accepted_hold_lasts_while_a_cluster_is_left_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, now, lease, guard = site.world.store, site.world.now, renewed(site), guard_of(site)
+    store.record([HoldDecisions(why=(FencingWentBack(fencing=1, used=2),), differences=())], now=now, lease=lease)
+    store.record([AcceptRecovery(actor="ann")], now=now)
+    with monkeypatch.context() as away:
+        away.setattr(Attempts, "left_out", lambda _: {"west": False})
+        assert guard.follow(site.jobs, lease, now) and store.hold() is not None
+    assert not guard.follow(site.jobs, lease, now) and store.hold() is None
+
+
+def test_a_reading_never_lowers_the_use_of_unknown_work(site: Site) -> None:
+    guard = guard_of(site)
+    parts = (Placement(rank=0, device="n1-0", gpu_milli=1000, memory_mib=0),)
+    guard.unknown = {("x", 1): UnknownWork(job="x", attempt=1, placements=parts, stops=False)}
+    facts = [DeviceFact(device=device, foreign_milli=use) for device, use in (("n1-0", 0), ("n1-1", 5), ("n1-0", None))]
+    assert [fact.foreign_milli for fact in guard.with_unknown_use(facts)] == [1000, 5, None]
