@@ -6,6 +6,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -46,6 +47,7 @@ CONDUCT: Mapping[str, Behaviour] = {
     "saves and stops": Behaviour(work_ms=FOREVER_MS, saves_in_ms=0),
     "ignores SIGTERM": Behaviour(work_ms=FOREVER_MS, saves_in_ms=FOREVER_MS),
     "completes when stopped": Behaviour(work_ms=FOREVER_MS, saves_in_ms=0, saved_exit_status=0),
+    "writes and runs on": Behaviour(work_ms=FOREVER_MS, outputs={"notes": b"n"}),
     "writes": Behaviour(work_ms=0, log=b"one\ntwo\n", outputs={"a/model": b"weights", "notes": b"n"}),
 }
 """What each job of ACTS does on a virtual clock."""
@@ -145,6 +147,11 @@ class Controller:
             return True
 
         self.world.until(is_forgotten)
+
+    def remove_outputs(self, job: str) -> None:
+        """Order the removal; a backend may refuse it, or drop the order."""
+        with suppress(OSError):
+            self.backend.jobs.remove_outputs(job)
 
     def wait(self) -> None:
         """Wait long enough for an order to have had an effect."""

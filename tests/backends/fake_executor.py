@@ -25,6 +25,7 @@ class Script:
     stops_after_ms: int = 0
     lingers_ms: int = 0
     completes: bool = False
+    outputs_mib: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,9 +112,7 @@ class FakeJobs:
     def forget(self, job: str) -> None:
         if job in self.unforgettable:
             raise OSError(self.unforgettable[job])
-        self._pass_time()
-        if any(key[0] == job and not run.fact.tree_gone for key, run in self._runs.items()):
-            raise OSError(f"job {job} still runs")
+        self._check_ended(job)
         self.forgotten.append(job)
         for key in [key for key, run in self._runs.items() if key[0] == job and run.fact.tree_gone]:
             del self._runs[key]
@@ -125,6 +124,7 @@ class FakeJobs:
     def remove_outputs(self, job: str) -> None:
         if job in self.unremovable_outputs:
             raise OSError(self.unremovable_outputs[job])
+        self._check_ended(job)
         self.removed_outputs.append(job)
         if not self.removal_is_slow:
             self.outputs_mib[job] = 0
@@ -165,6 +165,11 @@ class FakeJobs:
         return set(self.pids())
 
     # --- inside ---------------------------------------------------------------------------------------------------
+    def _check_ended(self, job: str) -> None:
+        self._pass_time()
+        if any(key[0] == job and not run.fact.tree_gone for key, run in self._runs.items()):
+            raise OSError(f"job {job} still runs")
+
     def _refuses(self, order: StartOrder | StopOrder) -> bool:
         newest = max([self.fencing] + [run.fencing for key, run in self._runs.items() if key[0] == order.job])
         if order.fencing < newest:
@@ -183,6 +188,8 @@ class FakeJobs:
             ends_at=ends_at,
             end_status=script.exit_status,
         )
+        if script.outputs_mib is not None:
+            self.outputs_mib[order.job] = script.outputs_mib
         if rank == 0:
             self.starts.append(order)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import BinaryIO, TypeVar
@@ -134,6 +135,10 @@ class Agent:
             return str(error)
         return ""
 
+    def remove_outputs(self, job: str) -> None:
+        with suppress(OSError):
+            self.backend.jobs.remove_outputs(job)
+
     def fence(self, fencing: int) -> bool:
         self.backend.jobs.fence(fencing)
         return True
@@ -186,7 +191,7 @@ class RemoteJobs:
         return self.network.ask(lambda: self.agent.backend.jobs.output_sizes(jobs)) or {}
 
     def remove_outputs(self, job: str) -> None:
-        self.network.send(lambda: self.agent.backend.jobs.remove_outputs(job))
+        self.network.send(lambda: self.agent.remove_outputs(job))
 
     def fence(self, fencing: int) -> None:
         self.agent.receive = self._receive

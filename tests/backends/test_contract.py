@@ -122,6 +122,23 @@ def test_a_second_stop_order_may_shorten_the_grace(world: Controller) -> None:
     assert world.gone("J").exit_status == -9
 
 
+def test_a_stop_order_is_dated_once(world: Controller) -> None:
+    world.start("J", "ignores SIGTERM")
+    world.began("J", "ignores SIGTERM")
+    assert world.backend.jobs.stop_ordered_at("J", 1) is None
+    before = world.world.now()
+    world.stop("J", grace_s=600)
+    world.until(lambda fact: fact.pause_requested)
+    ordered_at = world.world.until(lambda: world.backend.jobs.stop_ordered_at("J", 1))
+    assert before <= ordered_at <= world.world.now()
+    world.pass_ms(10)
+    world.stop("J", grace_s=500)
+    world.wait()
+    assert world.backend.jobs.stop_ordered_at("J", 1) == ordered_at
+    world.stop("J", grace_s=0)
+    world.gone("J")
+
+
 def test_a_job_that_is_stopped_before_it_started_never_starts(world: Controller) -> None:
     world.stop("J")
     fact = world.gone("J")
@@ -314,6 +331,39 @@ def test_outputs_are_listed_and_read(whole: Controller) -> None:
     with pytest.raises(OutputRefused, match="nowhere"):
         outputs.open_output("J", "nowhere")
     assert outputs.outputs("K") == ([], False)
+
+
+def test_the_outputs_of_a_job_are_removed_only_after_its_end(world: Controller) -> None:
+    world.start("J", "writes and runs on")
+    world.began("J", "writes and runs on")
+
+    def size() -> int | None:
+        return world.world.until(lambda: world.backend.jobs.output_sizes(["J"])).get("J")
+
+    assert size() == 1
+    world.remove_outputs("J")
+    world.wait()
+    assert size() == 1
+    world.stop("J")
+    world.gone("J")
+
+    def is_removed() -> bool:
+        world.remove_outputs("J")
+        return size() == 0
+
+    world.world.until(is_removed)
+
+
+def test_removed_outputs_are_not_listed_and_the_log_stays(whole: Controller) -> None:
+    whole.start("J", "writes")
+    whole.gone("J")
+
+    def is_removed() -> bool:
+        whole.remove_outputs("J")
+        return not whole.backend.outputs.outputs("J").files
+
+    whole.world.until(is_removed)
+    assert whole.backend.outputs.log("J", 1, 0).data == b"one\ntwo\n"
 
 
 # --- a node that cannot be reached ------------------------------------------------------------------------------------

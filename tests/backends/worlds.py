@@ -33,6 +33,10 @@ ACTS: Mapping[str, tuple[str, Script]] = {
         'printf "one\\ntwo\\n"; cd "$GPU_QUOTA_OUTPUT_DIR"; mkdir a; printf weights > a/model; printf n > notes',
         Script(runs_for_ms=0),
     ),
+    "writes and runs on": (
+        'printf n > "$GPU_QUOTA_OUTPUT_DIR/notes"; echo ready; exec sleep 1000',
+        Script(on_stop=-15, outputs_mib=1),
+    ),
     "saves and stops": (f"trap 'exit 75' TERM; echo ready; {LOOP}", Script(on_stop=75)),
     "ignores SIGTERM": (f"trap '' TERM; echo ready; {LOOP}", Script(on_stop=None)),
     "completes when stopped": (
@@ -42,7 +46,8 @@ ACTS: Mapping[str, tuple[str, Script]] = {
 }
 """What a job does: as a shell script, and as the fake's script."""
 
-TRAPS = frozenset({"saves and stops", "ignores SIGTERM", "completes when stopped"})
+TRAPS = frozenset({"saves and stops", "ignores SIGTERM", "completes when stopped", "writes and runs on"})
+"""Those that log that they are ready."""
 
 
 def order(job: str, acts: str, *, attempt: int = 1, fencing: int = 1, ranks: int = 1, **more: Any) -> StartOrder:

@@ -168,11 +168,9 @@ class SimulatedJobs:
         self._attempts.pop((job, attempt), None)
 
     def forget(self, job: str) -> None:
-        attempts = [attempt for key, attempt in self._attempts.items() if key[0] == job]
-        if not all(attempt.ended for attempt in attempts):
-            raise OSError(f"job {job} still runs")
+        self._check_ended(job)
         self._saved_ms.pop(job, None)
-        if not attempts:
+        if not any(key[0] == job for key in self._attempts):
             self._newest_begun.pop(job, None)
 
     def output_sizes(self, jobs: Collection[str]) -> Mapping[str, int | None]:
@@ -181,6 +179,7 @@ class SimulatedJobs:
         return {job: -(-sum(map(len, kept.get(job, {}).values())) // (1 << 20)) for job in jobs}
 
     def remove_outputs(self, job: str) -> None:
+        self._check_ended(job)
         self.removed_outputs.add(job)
 
     def has_begun(self, job: str, attempt: int) -> bool:
@@ -224,6 +223,10 @@ class SimulatedJobs:
         self.inventory_changed = True
 
     # --- private --------------------------------------------------------------------------------------------------
+    def _check_ended(self, job: str) -> None:
+        if not all(attempt.ended for key, attempt in self._attempts.items() if key[0] == job):
+            raise OSError(f"job {job} still runs")
+
     def _end_unstarted(self, order: StopOrder, now: int) -> None:
         """End an attempt whose start order did not arrive."""
         key, saved_ms = (order.job, order.attempt), self._saved_ms.get(order.job, 0)
