@@ -232,6 +232,15 @@ def test_a_device_that_changed_since_makes_the_plan_stale(world: World, fact: De
     assert "d0" in unchanged_after(world, start("j", "d0"), seen=seen)
 
 
+def test_a_reservation_of_a_device_that_changed_or_is_unknown_makes_the_plan_stale(world: World) -> None:
+    world.submit("j")
+    seen = world.store.version()
+    world.see(DeviceFact(device="d0", health="unhealthy"))
+    for device, why in (("d0", "d0 changed"), ("d9", "d9, which is not known")):
+        reserve = Reserve(workload="j", placements=placements(device), reason=WITHIN)
+        assert why in unchanged_after(world, reserve, seen=seen)
+
+
 def test_a_node_that_was_cordoned_since_makes_the_plan_stale(world: World) -> None:
     world.submit("j")
     seen = world.store.version()
