@@ -78,11 +78,12 @@ def test_a_waiting_job_is_held_before_it_starts(file: str, at: int, why: DataUna
         (("everyone",), DataUnavailable(data="cards")),
         (("card-team",), DataUnavailable(data="public")),
         ((), DataUnavailable(data="cards")),
+        (("everyone", "later-team"), DataUnavailable(data="cards")),  # not among the groups at the submission
     ],
 )
 def test_a_user_needs_a_group_of_each_data_of_a_waiting_job(groups: tuple[str, ...], why: object) -> None:
     world = World()
-    cards = "{name: cards, path: /data/cards, groups: [card-team]}"
+    cards = "{name: cards, path: /data/cards, groups: [card-team, later-team]}"
     public = "{name: public, path: /data/public, groups: [everyone]}"
     world.apply_quota(f"{QUOTA}\ndata: [{cards}, {public}]\n")
     world.submit("bob", "b1", data=("cards", "public"), data_groups=("card-team", "everyone"))
@@ -91,8 +92,9 @@ def test_a_user_needs_a_group_of_each_data_of_a_waiting_job(groups: tuple[str, .
     account = Account(name="bob", groups=groups, admin=False)
     store = FencedStore(world.store, leadership, lambda: world.now)
     reconciliation = Reconciliation(FollowedStore(world.store), store, list, lambda: [account])
-    for _ in range(2):
-        reconciliation.run_once(world.now)
+    reconciliation.run_once(world.now)
+    assert world.state("b1") is JobState.QUEUED, "one list alone holds no job"
+    reconciliation.run_once(world.now)
     record = world.store.job("b1")
     assert record is not None
     assert (record.job.state, record.reason) == ((JobState.HELD, why) if why else (JobState.QUEUED, None))

@@ -248,6 +248,16 @@ def test_servers_that_keep_a_slice(booked: Any, servers: dict[str, Any], kept: b
     assert state == ("booked" if kept else "returned")
 
 
+def test_lists_of_less_than_a_minute_return_no_slice(booked: Any) -> None:
+    world, notebook, later = booked
+    world.hub.users["bob"].servers = {}
+    reconciler, returned = world.controllers.factory.reconciliation(), list[list[str]]()
+    for after_ms in (61_000, 30_000, 29_999, 1):
+        later.now += after_ms
+        returned.append(look(world, reconciler))
+    assert returned == [[], [], [], [notebook]]
+
+
 def test_a_server_seen_again_restarts_the_count(booked: Any) -> None:
     world, notebook, later = booked
     reconciler, servers = world.controllers.factory.reconciliation(), world.hub.users["bob"].servers
