@@ -20,9 +20,13 @@ from jupyter_gpu_quota.backends.local.host.processes import process
 from jupyter_gpu_quota.backends.rendering.pods import PodSettings
 from jupyter_gpu_quota.controllers import weak_shares
 from jupyter_gpu_quota.controllers.enforcement import SWEEP_EVERY_MS
+from jupyter_gpu_quota.controllers.memory_enforcement import MemoryEnforcement
+from jupyter_gpu_quota.core.enforcement.levels import DeviceShare
 from jupyter_gpu_quota.core.enforcement.over_share import FRESH_MS
 from jupyter_gpu_quota.core.facts import DeviceFact
-from jupyter_gpu_quota.core.samples import AGENT, ProcessUse
+from jupyter_gpu_quota.core.samples import AGENT, DeviceSample, ProcessUse
+from jupyter_gpu_quota.store.records.calls import LeaseLost, StoreUnavailable
+from jupyter_gpu_quota.store.records.commands import RecordMemoryEnforcement, Request
 from tests.api.world import QUOTA, service_world
 from tests.controllers.setups.enforcement import DEVICES, EnforcementSetup, policy, readings, setup
 from tests.patience import PATIENCE_S, until
@@ -143,10 +147,8 @@ def test_the_cgroup_of_an_ended_notebook_is_removed_by_the_second_sweep(setup: E
     cgroups = Cgroups(setup.world.state_dir)
     if cgroups.why_not:
         pytest.skip(f"no control group can be made here: {cgroups.why_not}")
-    slice = {"user": "bob", "server": "", "project": "vision", "pool": "train", "gpu": "0.5"}
-    with setup.world.stepping():
-        booked = setup.world.post("notebooks", "hub", slice).json["id"]
-    names = [notebook_cgroup(booked), notebook_cgroup("over"), job_cgroup("J", 1, 0)]
+    name = booked(setup)
+    names = [notebook_cgroup(name), notebook_cgroup("over"), job_cgroup("J", 1, 0)]
     assert [cgroups.make(name) for name in names] == [""] * 3
     setup.run_enforcement()
     assert cgroups.names() == sorted(names), "the list of notebooks may be older than the cgroup"
@@ -159,6 +161,16 @@ def test_the_cgroup_of_an_ended_notebook_is_removed_by_the_second_sweep(setup: E
     }
     for name in names:
         cgroups.remove(name)
+
+
+def test_a_leader_whose_lease_ended_cleans_nothing_up(setup: EnforcementSetup) -> None:
+    setup.apply(policy())
+    swept: list[object] = []
+    setup.enforcement.sweep = lambda *given: swept.append(given)  # type: ignore[method-assign]
+    setup.now += 10_000
+    with pytest.raises(LeaseLost):
+        setup.world.controllers.enforcement.run_once(setup.now)
+    assert swept == []
 
 
 def test_a_job_above_its_share_is_warned_then_held_and_its_neighbour_is_not(setup: EnforcementSetup) -> None:
@@ -233,6 +245,23 @@ def test_a_job_that_does_not_stop_is_held_once_and_keeps_its_label(setup: Enforc
     readings(setup, 10, **{job: 7000})
     holds = [row for row in setup.world.store.audit()[0] if row.kind == "job.hold"]
     assert len(holds) == 1 and holds[0].actor == "system:policing"
+    setup.world.step()
+    assert (setup.view(job)["state"], setup.label(job)) == ("pausing", ("policed", "none"))
+    setup.read(10_000, **{job: None})
+    assert setup.label(job)[0] == "cooperative", "it is still read back"
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_work_on_a_simulated_device_is_never_above_its_share(simulated: bool) -> None:
+    unused: Any = None
+    memory = MemoryEnforcement(unused, unused)
+    part = DeviceShare(workload="J", device="GPU-0", gpu_milli=500, memory_mib=100, attempt=1, simulated=simulated)
+    row = DeviceSample(
+        node="n", device="d0", at=1, utilisation_percent=1, memory_used_mib=900, coverage_permille=1000,
+        simulated=simulated, workloads={"J": 1}, workload_memory_mib={"J": 900},
+    )  # fmt: skip
+    memory.read([("d0", part)], {"d0": row})
+    assert list(memory.excess) == ([] if simulated else [("J", "d0")])
 
 
 @pytest.mark.parametrize(
@@ -482,11 +511,40 @@ def test_the_server_of_a_notebook_above_its_share_is_stopped(setup: EnforcementS
     effects = setup.world.controllers.enforcement.effects
     effects.stop_server = lambda record: setup.stopped.append(record.notebook.id)
     setup.enforcement.stop_notebook = lambda order: killed.append(order.notebook)  # type: ignore[method-assign]
-    slice = {"user": "bob", "server": "", "project": "vision", "pool": "train", "gpu": "0.5"}
-    with setup.world.stepping():
-        notebook = setup.world.post("notebooks", "hub", slice).json["id"]
+    notebook = booked(setup)
     setup.read(**{notebook: 7000})
     readings(setup, 4, **{notebook: 7000})
     assert (setup.stopped, killed) == ([notebook], [])
     readings(setup, 4, **{notebook: 7000})
     assert (len(setup.stopped), killed) == (2, [notebook]), "one that did not stop is killed"
+    setup.world.call("DELETE", f"notebooks/{notebook}", "hub")
+    setup.read(1_000)
+    assert setup.world.controllers.enforcement.memory._stopped_at == {}
+
+
+def booked(setup: EnforcementSetup) -> str:
+    slice = {"user": "bob", "server": "", "project": "vision", "pool": "train", "gpu": "0.5"}
+    with setup.world.stepping():
+        return str(setup.world.post("notebooks", "hub", slice).json["id"])
+
+
+def test_a_warning_that_was_stored_while_the_database_failed_is_not_repeated(
+    setup: EnforcementSetup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup.apply(policy("policed"))
+    notebook, store = booked(setup), setup.world.controllers.enforcement.effects.store
+    setup.read(**{notebook: 100})
+    record = store.record
+
+    def fails(*requests: Request) -> None:
+        record(*requests)
+        if any(isinstance(each, RecordMemoryEnforcement) for each in requests):
+            raise StoreUnavailable("the connection broke after the commit")
+
+    with monkeypatch.context() as broken, pytest.raises(StoreUnavailable):
+        broken.setattr(store, "record", fails)
+        setup.read(1_000, **{notebook: 7000})
+    readings(setup, 2, 1_000, **{notebook: 7000})
+    assert [row.kind for row in setup.world.store.audit()[0] if row.actor == "system:policing"] == [
+        "notebook.over_share"
+    ]
