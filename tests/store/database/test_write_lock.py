@@ -7,12 +7,14 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy.exc import IntegrityError
 
 from jupyter_gpu_quota.core.facts import DeviceFact
 from jupyter_gpu_quota.core.model import Health
+from jupyter_gpu_quota.store.database import write_lock
 from jupyter_gpu_quota.store.database.sql import SqlScope
 from jupyter_gpu_quota.store.database.write_lock import LONG_HOLD_S, YIELD_LIMITS_S, _yield_s
 from jupyter_gpu_quota.store.open import open_store
@@ -81,6 +83,18 @@ def test_patience_ends_and_the_connection_is_as_patient_as_before(url: str) -> N
 )
 def test_pauses_between_writes(held_s: float, expected_s: float) -> None:
     assert _yield_s(held_s) == pytest.approx(expected_s)
+
+
+def test_a_process_leaves_the_lock_to_others_after_a_long_transaction(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, pauses = 0.0, list[float]()
+    monkeypatch.setattr(write_lock, "time", SimpleNamespace(monotonic=lambda: now, sleep=pauses.append))
+    with closing(open_store(url)) as store:
+        for held_s in (0.3, 0.001, 0.0):
+            with store._rows.writing():
+                now += held_s
+    assert pauses == pytest.approx([0.0, 0.06, 0.0])
 
 
 # --- what waits for the disk ----------------------------------------------------------------------------------------
