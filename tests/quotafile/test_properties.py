@@ -185,8 +185,12 @@ FRAGMENTS = [
 
 
 @settings(deadline=None, max_examples=400)
-@given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=6), max_size=30).map("".join))
-def test_no_text_makes_the_reader_raise(text: str) -> None:
+@given(
+    st.sampled_from(["", "version: 1\npools: []\nprojects: []\n"]),
+    st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=6), max_size=30).map("".join),
+)
+def test_no_text_makes_the_reader_raise(begin: str, rest: str) -> None:
+    text = begin + rest
     found = quotafile.parse(text)
     if isinstance(found, list):
         assert found
