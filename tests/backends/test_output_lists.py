@@ -10,6 +10,7 @@ import pytest
 from jupyter_gpu_quota.backends.job_files import outputs
 from jupyter_gpu_quota.backends.job_files.outputs import JobOutputs
 from jupyter_gpu_quota.backends.job_files.paths import rank_paths
+from jupyter_gpu_quota.backends.protocol import OutputRefused
 
 MOST = 1000
 
@@ -53,3 +54,21 @@ def test_a_list_of_outputs_reports_folders_that_are_too_deep_to_look_into(
     found = JobOutputs(tmp_path).outputs("J")
     assert [each.path for each in found.files] == ["d/" * depth + "f", "f"][is_truncated:]
     assert found.is_truncated is is_truncated
+
+
+def test_a_reader_of_outputs_leaves_no_file_open(tmp_path: Path) -> None:
+    folder = Path(rank_paths(str(tmp_path), "J", 0, 0).outputs)
+    (folder / "a").mkdir(parents=True)
+    (folder / "a" / "model").touch()
+    reader = JobOutputs(tmp_path)
+
+    def open_files() -> int:
+        """Those that are open after each kind of call."""
+        assert [each.path for each in reader.outputs("J").files] == ["a/model"]
+        reader.open_output("J", "a/model").close()
+        for refused in ("a", "a/none", "a/model/x"):
+            with pytest.raises(OutputRefused):
+                reader.open_output("J", refused)
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    assert open_files() == open_files()

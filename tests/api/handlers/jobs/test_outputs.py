@@ -45,6 +45,15 @@ def test_a_log_is_read_on_from_where_one_was(world: ServiceWorld) -> None:
     assert world.get(f"jobs/{job}/logs?limit=3").body == b"zw"
 
 
+def test_a_part_of_a_log_has_the_number_of_its_attempt(world: ServiceWorld) -> None:
+    job, _ = running(world, retries=1)
+    world.see_running(job, ended_at=world.clock(), exit_status=1, tree_gone=True)
+    world.step()
+    world.see_running(job, attempt=2)
+    attempts = [world.get(f"jobs/{job}/logs{query}").headers["x-attempt"] for query in ("", "?attempt=1")]
+    assert attempts == ["2", "1"]
+
+
 def test_a_followed_log_is_streamed_and_ends_with_the_job(world: ServiceWorld) -> None:
     job, log = running(world)
     log.write(b"one\n")
