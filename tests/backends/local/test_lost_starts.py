@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from jupyter_gpu_quota.backends.job_files.job_code import has_code
-from jupyter_gpu_quota.backends.job_files.lost_starts import MOST_LOST, may_start
+from jupyter_gpu_quota.backends.job_files.lost_starts import MOST_LOST, TEMPORARY, may_start
 from jupyter_gpu_quota.backends.job_files.paths import bundle_file, rank_paths
 from jupyter_gpu_quota.backends.job_files.record_files import write_record
 from jupyter_gpu_quota.backends.local.jobs import supervisor
 from jupyter_gpu_quota.backends.local.jobs.executor import make_control, make_layout
-from jupyter_gpu_quota.backends.local.jobs.rank_process import TEMPORARY
 from jupyter_gpu_quota.backends.local.jobs.supervisor import Supervisor
 from tests.backends.worlds import LocalWorld, is_root, order, shell
 from tests.patience import until

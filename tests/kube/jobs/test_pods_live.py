@@ -433,7 +433,6 @@ def test_a_notebook_is_stopped_by_deleting_its_pod(world: KubernetesWorld) -> No
             "the quota file names no claim of pods for the data of IMAGES",
             id="data without a claim",
         ),
-        pytest.param({"bundle": "0" * 64}, "its folders cannot be made: ", id="a job without its code"),
     ],
 )
 def test_a_job_that_pods_cannot_run_is_refused_with_the_reason(

@@ -27,7 +27,7 @@ from .pod_states import (
     rank_status,
     refusal,
 )
-from .records import SETTLED, STARTED, STOP, Attempt, data_of, kept_order, pause_before, ranks_of, refused_of
+from .records import LOST, SETTLED, STARTED, STOP, Attempt, data_of, kept_order, pause_before, ranks_of, refused_of
 from .verdicts import CACHE_S
 from .volume import JobVolume
 
@@ -149,7 +149,7 @@ class AttemptFacts:
         about = _about(rank)
         if pod is not None:
             self._not_created.pop(rank, None)
-        elif (why := self._not_created.get(rank)) is not None and STOP not in data:
+        elif (why := self._not_created.get(rank)) is not None and not {STOP, LOST} & data.keys():
             return {**about, "trouble": why}
         elif not {STOP, STARTED} & data.keys() and rank not in self.newest:
             return None
@@ -208,7 +208,7 @@ class AttemptFacts:
         return now_s - since_s
 
     async def _status_without_pod(self, status: Status, data: dict[str, str]) -> Status:
-        """A rank that was stopped before it had a pod, or whose pod was removed by force."""
+        """A rank that was stopped or lost before it had a pod, or whose pod was removed by force."""
         rank = (status["job"], status["attempt"], status["rank"])
         ends = self._ends_of(rank[:2])
         if rank not in ends:
@@ -221,6 +221,8 @@ class AttemptFacts:
             }
             if (seen := self.newest.get(rank)) is not None and seen.started_at is not None:
                 ended |= {"started_at": seen.started_at, "pid": seen.handle, "unconfirmed": True}
+            elif LOST in data:
+                ended["why_lost"] = data[LOST]
             if STOP in data:
                 ended |= {"pause_requested": True, "pause_reason": data[STOP]}
             if known is None:

@@ -47,6 +47,7 @@ from .attempt_facts import AttemptFacts, Keep, Rank
 from .attempt_objects import AttemptObjects
 from .pod_states import OTHER_NODE, MayChange, Verdict, is_confirmed, is_over, rank_of, why_waiting
 from .records import (
+    LOST,
     REFUSED,
     SETTLED,
     STARTED,
@@ -56,11 +57,12 @@ from .records import (
     data_of,
     order_field,
     ranks_of,
+    refused_field,
     refused_of,
     stop_fields,
 )
 from .verdicts import CACHE_S, CLUSTER_S, SHOWN_S, SLOW_S, Verdicts
-from .volume import JobVolume
+from .volume import NOT_PREPARED, JobVolume
 
 log = logging.getLogger(__name__)
 
@@ -205,6 +207,8 @@ class KubernetesJobs:
                 return
             if known is None and await asyncio.to_thread(self._volume.ended, *key, 0) is not None:
                 return
+            if not await asyncio.to_thread(self._volume.may_start, *key, time.time_ns() // 1_000_000):
+                return
             record = known or await self.objects.make_record(*key, order.fencing, order_field(order))
             if not self._has_started(record):
                 await self._create_ranks_or_note(order, record)
@@ -232,17 +236,18 @@ class KubernetesJobs:
     async def _create_ranks(self, order: StartOrder, record: Json) -> None:
         """Create what an attempt needs and its pods, and record that; a rank that cannot be created is refused."""
         owner = owner_of(record)
-        why_none = await self._prepare(order) or await self._create_shared(order, owner)
-        refused = {str(rank): why_none for rank in range(order.ranks)} if why_none else {}
-        created = {rank for _, _, rank in self._created((order.job, order.attempt))}
-        ranks = [rank for rank in range(order.ranks) if str(rank) not in refused and rank not in created]
-        found = await all_of([self._create_rank(order, rank, owner) for rank in ranks])
-        refused |= {str(rank): why for rank, why in zip(ranks, found, strict=True) if why is not None}
-        if refused:
-            data = {STARTED: "true", REFUSED: json.dumps(refused)}
-            await self.objects.patch_record(order.job, order.attempt, order.fencing, data)
+        failed = await self._prepare(order) or await self._create_shared(order, owner)
+        if failed := failed or await self._create_each(order, owner):
+            await self.objects.patch_record(order.job, order.attempt, order.fencing, {STARTED: "true"} | failed)
         else:
             self._record_start_later(record)
+
+    async def _create_each(self, order: StartOrder, owner: Json) -> dict[str, str]:
+        """Create the ranks that have no pod; returns the field with those that are refused."""
+        created = {rank for _, _, rank in self._created((order.job, order.attempt))}
+        ranks = [rank for rank in range(order.ranks) if rank not in created]
+        found = await all_of([self._create_rank(order, rank, owner) for rank in ranks])
+        return refused_field({rank: why for rank, why in zip(ranks, found, strict=True) if why is not None})
 
     def _record_start_later(self, record: Json) -> None:
         """Record that every rank has a pod. Nothing waits for that, and a stop of the attempt may overtake it.
@@ -256,23 +261,27 @@ class KubernetesJobs:
         with contextlib.suppress(NotFound):  # the attempt was settled meanwhile
             await self.objects.patch_record(job, attempt, self._fencing, {STARTED: "true"}, later=True)
 
-    async def _prepare(self, order: StartOrder) -> str:
-        """Make the folders of an attempt; returns why none of its ranks can start."""
+    async def _prepare(self, order: StartOrder) -> dict[str, str]:
+        """Make the folders of an attempt; returns the field with why none of its ranks can start."""
         if order.live:
-            return "pods do not have the folders of users"
+            return _all_refused(order, "pods do not have the folders of users")
         if without := [each.variable for each in order.data if each.claim is None]:
-            return f"the quota file names no claim of pods for the data of {', '.join(without)}"
+            return _all_refused(order, f"the quota file names no claim of pods for the data of {', '.join(without)}")
         try:
             before = await asyncio.to_thread(self._volume.unconfirmed_before, order.job, order.attempt)
             if before is not None:
                 await self._thread.copy(partial(self._volume.detach, order.job, before))
             await asyncio.to_thread(self._volume.prepare, order)
         except (OSError, BundleRefused) as error:
-            return f"its folders cannot be made: {error}"
-        return ""
+            why = f"its folders cannot be made: {error}"
+            if not await asyncio.to_thread(self._volume.may_pass, order, error):
+                return _all_refused(order, why)
+            log.warning("job %s, attempt %d is lost: %s", order.job, order.attempt, why)
+            return {LOST: f"{NOT_PREPARED}: {why}"}
+        return {}
 
-    async def _create_shared(self, order: StartOrder, owner: Json) -> str:
-        """Create what the ranks of an attempt share; returns why none of them can start."""
+    async def _create_shared(self, order: StartOrder, owner: Json) -> dict[str, str]:
+        """Create what the ranks of an attempt share; returns the field with why none of them can start."""
         about = order.job, order.attempt, order.fencing, self._settings, owner
         try:
             if secrets := without_ours(order.secrets):
@@ -280,8 +289,8 @@ class KubernetesJobs:
             if order.ranks > 1:
                 await self.objects.create("services", rendezvous_service(*about))
         except Refused as error:
-            return f"the cluster does not accept its secret or its service: {error}"
-        return ""
+            return _all_refused(order, f"the cluster does not accept its secret or its service: {error}")
+        return {}
 
     async def _create_rank(self, order: StartOrder, rank: int, owner: Json) -> str | None:
         """Create the claim and the pod of a rank; returns why the cluster cannot run it."""
@@ -550,6 +559,10 @@ class KubernetesJobs:
             self._news |= {(fact.job, fact.attempt, fact.rank): None for fact in new}
         if new:
             self._on_change()
+
+
+def _all_refused(order: StartOrder, why: str) -> dict[str, str]:
+    return refused_field(dict.fromkeys(range(order.ranks), why))
 
 
 def _has_ended(fact: RankFact) -> bool:

@@ -3,6 +3,7 @@
 order      the ranks, the placements and the limit of outputs of the start order
 started    "true": every rank has a pod, or is refused
 refused    why ranks cannot start, by rank
+lost       why no rank that has no pod starts, where another attempt may
 stop       the reason of the first stop order
 stop_at    when that came, in ms since 1970, before the pause file was written
 stop_ranks how many ranks it names; an attempt that was stopped before its start has no other number
@@ -12,6 +13,7 @@ settled    "true": its end is stored, and its objects are being removed
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -21,7 +23,7 @@ from ...rendering.cluster_names import ATTEMPT, JOB
 Json = dict[str, Any]
 Attempt = tuple[str, int]
 
-ORDER, STARTED, REFUSED, SETTLED = "order", "started", "refused", "settled"
+ORDER, STARTED, REFUSED, LOST, SETTLED = "order", "started", "refused", "lost", "settled"
 STOP, STOP_AT, STOP_RANKS = "stop", "stop_at", "stop_ranks"
 CLOCKS_DIFFER_MS = 10_000
 """How far the clock of a node may be behind those of the API server and the controllers.
@@ -71,6 +73,11 @@ def refused_of(data: dict[str, str]) -> dict[str, str]:
     """Why ranks cannot start, by rank."""
     refused: dict[str, str] = json.loads(data.get(REFUSED, "{}"))
     return refused
+
+
+def refused_field(refused: Mapping[int, str]) -> dict[str, str]:
+    """The field with why ranks cannot start; none where there is no such rank."""
+    return {REFUSED: json.dumps(refused)} if refused else {}
 
 
 def kept_order(data: dict[str, str]) -> Json:

@@ -23,6 +23,7 @@ from ...job_files.attempt_records import recorded_ranks
 from ...job_files.copies import copy_folder
 from ...job_files.disk_use import Measured, measure
 from ...job_files.job_code import has_code
+from ...job_files.lost_starts import is_temporary, may_be_lost, may_start
 from ...job_files.paths import RankPaths, bundle_file, job_directory, rank_paths
 from ...job_files.pause_file import make_pause_file
 from ...job_files.rank_facts import rank_fact
@@ -37,6 +38,9 @@ FULL_DISK_S = 30.0
 """How long an end waits for a volume that has no room for its log and its record."""
 
 MIB = 1 << 20
+NOT_PREPARED = "NotPrepared"
+"""The word of a loss of an attempt whose folders could not be made, by a failure that may pass."""
+
 DETACHED, DROPPED = ("work", "checkpoint", "outputs"), "dropped"
 """The folders of a job that all its attempts mount."""
 
@@ -86,6 +90,20 @@ class JobVolume:
             limits = BundleLimits(packed_bytes=self.work_limit_mib * MIB, unpacked_bytes=self.work_limit_mib * MIB)
             with Path(bundle_file(self._bundles_dir, order.bundle)).open("rb") as file:
                 unpack_whole(file, first.code, f"{first.control}/unpacked.{secrets.token_hex(8)}", limits, mode=0o777)
+
+    def may_start(self, job: str, attempt: int, now_ms: int) -> bool:
+        """Whether the pause after attempts whose folders could not be made is over."""
+        return may_start(self.state_dir, job, attempt, now_ms, NOT_PREPARED)
+
+    def may_pass(self, order: StartOrder, error: Exception) -> bool:
+        """Whether another attempt may be prepared after this failure of ``prepare``: it has not failed often before.
+
+        A missing bundle may be restored. The controllers give the next attempt no start order without it.
+        """
+        lacks_code = order.bundle is not None and not self.has_code(order.job, order.bundle)
+        if not lacks_code and not is_temporary(error):
+            return False
+        return may_be_lost(self.state_dir, order.job, order.attempt, NOT_PREPARED)
 
     def unconfirmed_before(self, job: str, attempt: int) -> int | None:
         """The newest earlier attempt, if one of its containers may still run; None: none does."""

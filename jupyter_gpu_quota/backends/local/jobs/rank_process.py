@@ -16,6 +16,7 @@ import signal
 from typing import NamedTuple, NoReturn, NotRequired, TypedDict
 
 from ...job_files.folders import PASSABLE, make_folder
+from ...job_files.lost_starts import is_temporary
 from ...job_files.paths import RankPaths
 from ..enforcement.cgroup_entry import join
 from ..host.processes import die_with_parent, take_mark
@@ -23,12 +24,6 @@ from ..host.provenance import write_provenance
 
 CANNOT_RUN = 126
 NO_SUCH_COMMAND = 127
-
-TEMPORARY = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.ENFILE, errno.EMFILE}
-    | {errno.EROFS}
-)
-"""The errors of a machine that may pass: a full or failing disk, too little memory, too many processes or files."""
 
 
 class RankOrder(TypedDict):
@@ -87,15 +82,6 @@ class Pipes(NamedTuple):
 
     output: int
     failure: int
-
-
-def is_temporary(error: BaseException | None) -> bool:
-    """Whether an error, or the cause of it, is one of TEMPORARY."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in TEMPORARY:
-            return True
-        error = error.__cause__
-    return False
 
 
 def account_of(name: str | None) -> Account:

@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...job_files.disk_use import Links, Measured, measure
-from ...job_files.lost_starts import MOST_LOST, lost_starts
+from ...job_files.lost_starts import is_temporary, may_be_lost
 from ...job_files.paths import RankPaths, fence_file, rank_paths
 from ...job_files.pause_file import make_pause_file
 from ...job_files.rank_log import RotatingLog
@@ -61,7 +61,6 @@ from .rank_process import (
     Pipes,
     RankOrder,
     account_of,
-    is_temporary,
     launch,
     prepare_directories,
 )
@@ -176,9 +175,8 @@ class Supervisor:
         return {"refused": str(error), "exit_status": CANNOT_RUN}
 
     def may_be_lost(self) -> bool:
-        """Whether a failure that may pass is a loss: it was not the same in several attempts before this one."""
-        earlier = lost_starts(self.order["state_dir"], self.order["job"], self.order["attempt"])
-        return len(earlier) < MOST_LOST
+        """Whether a failure that may pass is a loss."""
+        return may_be_lost(self.order["state_dir"], self.order["job"], self.order["attempt"])
 
     # --- the loop -------------------------------------------------------------------------------------------------
     def supervise(self) -> None:
