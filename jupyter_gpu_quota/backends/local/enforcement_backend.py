@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 PROBE_EVERY_S = 600.0
 PROBE_AGAIN_MS = 30_000
-"""How long after a failed reading of the devices the next one starts; it may wait as long for the driver."""
+"""How long after a reading that failed, or lacks the processes, the next one starts; it may wait for the driver."""
 
 
 class LocalEnforcement:
@@ -58,7 +58,7 @@ class LocalEnforcement:
         self._limiter = Limiter(self._cgroups, limits)
         self._probe, self._clock = probe or Probe(), clock
         self._known: tuple[float, Reading] | None = None
-        self._failed: tuple[int, NoReading] | None = None
+        self._failed: tuple[int, Reading | NoReading] | None = None
         self._read_at = 0
         self._unexpected = set[str]()
         self._lock = threading.Lock()
@@ -91,10 +91,12 @@ class LocalEnforcement:
             if self._failed is not None and 0 <= self._clock() - self._failed[0] < PROBE_AGAIN_MS:
                 return self._failed[1]
             reading, now = self._probe(), self._clock()
-            if isinstance(reading, NoReading):
+            if isinstance(reading, Reading):
+                self._read_at = now
+            if isinstance(reading, NoReading) or any("processes" in each.unprobed for each in reading.devices):
                 self._failed = (now, reading)
             else:
-                self._known, self._failed, self._read_at = (time.monotonic(), reading), None, now
+                self._known, self._failed = (time.monotonic(), reading), None
             return reading
 
     # --- shares -------------------------------------------------------------------------------------------------------

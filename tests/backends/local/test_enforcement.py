@@ -26,7 +26,7 @@ from jupyter_gpu_quota.backends.local.enforcement.mechanisms import (
 )
 from jupyter_gpu_quota.backends.local.enforcement_backend import LocalEnforcement
 from jupyter_gpu_quota.backends.local.sampling.reader_client import NoReading
-from jupyter_gpu_quota.backends.local.sampling.reading import DeviceReading
+from jupyter_gpu_quota.backends.local.sampling.reading import DeviceReading, Reading
 from jupyter_gpu_quota.backends.rendering.variables import CONTEXT_MIB
 from jupyter_gpu_quota.core.enforcement.levels import (
     STRONGEST_FIRST,
@@ -220,6 +220,27 @@ def test_devices_that_cannot_be_read_are_read_again_after_half_a_minute(tmp_path
         (found,) = enforcement.capabilities([device], gpu_milli=500, project="vision").offers
         assert found.unsure and "it hangs" in found.why
     assert read_at == [1_000_000, 1_030_000]
+
+
+UNLISTED = replace(DEVICE, unavailable={}, why={"processes": "NVML: Timeout"}, unprobed=("processes",))
+
+
+def test_processes_that_could_not_be_listed_this_time_make_an_offer_unsure_for_half_a_minute(tmp_path: Path) -> None:
+    now, readings = [1_000_000], [Reading(devices=(UNLISTED,)), Reading(devices=(replace(DEVICE, unavailable={}),))]
+    enforcement = LocalEnforcement(tmp_path, probe=lambda: readings.pop(0), clock=lambda: now[0])
+    device = Device(id="GPU-0", node="n", index=0, model="H200", memory_mib=8000, pool=None, uuid="GPU-0")
+    found = list[tuple[str, bool, int]]()
+    for now[0] in (1_000_000, 1_029_999, 1_030_000, 1_600_000):
+        answer = enforcement.capabilities([device], gpu_milli=500, project="vision")
+        found.append((str(answer.offers[0].memory), answer.offers[0].unsure, answer.read_at))
+    first, last = ("cooperative", True, 1_000_000), ("policed", False, 1_030_000)
+    assert found == [first, first, last, last]
+
+
+def test_an_offer_that_needs_no_list_of_processes_is_sure_without_one() -> None:
+    able = replace(UNLISTED, unavailable=ABLE)
+    assert not offer(able, MACHINE, 500, "vision", notebook=False).unsure
+    assert offer(able, replace(MACHINE, root=False), 500, "vision", notebook=False).unsure
 
 
 def test_mps_is_offered_to_jobs_of_its_project_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from jupyter_gpu_quota.backends.local.sampling.machine import Probe
 from jupyter_gpu_quota.backends.local.sampling.reader_client import NoReading, Reader
+from jupyter_gpu_quota.backends.local.sampling.reading import Reading
 from jupyter_gpu_quota.core.samples import DeviceSample
 from tests.gpu.fake_library import Script
 from tests.gpu.world import FakeGpu, share_of
@@ -278,6 +279,16 @@ def test_while_a_probe_that_hangs_cannot_be_killed_no_other_reader_is_started(
     probe = Probe(Reader(command=("sleep", "600"), first_timeout_s=0.1, retry_after_s=0.0))
     assert [probe() for _ in range(3)] == [NoReading("the driver's library does not answer")] * 3
     assert len(unkillable) == 1
+
+
+@pytest.mark.parametrize(("code", "may_pass"), [(10, True), (999, True), (3, False), (4, False)])
+def test_a_probe_says_whether_a_later_one_may_list_the_processes(script: Script, code: int, may_pass: bool) -> None:
+    script.device(0)
+    script.add(f"0 error nvmlDeviceGetComputeRunningProcesses_v3 {code}")
+    found = Probe()()
+    assert isinstance(found, Reading)
+    (device,) = found.devices
+    assert device.processes is None and ("processes" in device.unprobed) == may_pass
 
 
 def test_two_threads_start_one_reader(monkeypatch: pytest.MonkeyPatch) -> None:

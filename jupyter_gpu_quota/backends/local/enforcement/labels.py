@@ -8,7 +8,7 @@ from ....core.enforcement.levels import DeviceShare, EnforcementLabel, Enforceme
 from ....core.model import WHOLE_DEVICE
 from ...protocol import SIMULATED
 from ..sampling.reading import DeviceReading
-from .mechanisms import DRIVER, MECHANISMS, MIG, MPS, Evidence, Machine, Mechanism
+from .mechanisms import DRIVER, MECHANISMS, MIG, MPS, POLICED, Evidence, Machine, Mechanism
 
 MAX_WHY_LENGTH = 600
 
@@ -30,7 +30,10 @@ def label(share: DeviceShare, evidence: Evidence) -> EnforcementLabel:
 
 
 def offer(device: DeviceReading, machine: Machine, gpu_milli: int, project: str, *, notebook: bool) -> EnforcementOffer:
-    """The best enforcement that a share of a device could have; ``unsure``: the driver's limits may be possible."""
+    """The best enforcement that a share of a device could have; ``unsure``: a better one may be possible.
+
+    The driver may have limits, or list the processes, though it did not answer this time.
+    """
     if gpu_milli >= WHOLE_DEVICE:
         return EnforcementOffer(device=device.uuid, memory=EnforcementLevel.HARDWARE, compute=EnforcementLevel.HARDWARE)
     memory = compute = EnforcementLevel.NONE
@@ -42,6 +45,7 @@ def offer(device: DeviceReading, machine: Machine, gpu_milli: int, project: str,
             memory, compute = _stronger(memory, each.memory), _stronger(compute, each.compute)
     able = replace(device, unavailable={**device.unavailable, "limits": ""})
     unsure = "limits" in device.unprobed and not DRIVER.probe(machine, able)
+    unsure |= "processes" in device.unprobed and is_weaker(memory, POLICED.memory)
     why = "; ".join(reasons)[:MAX_WHY_LENGTH]
     return EnforcementOffer(device=device.uuid, memory=memory, compute=compute, why=why, unsure=unsure)
 

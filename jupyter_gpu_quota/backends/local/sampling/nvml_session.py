@@ -50,15 +50,13 @@ NO_PROCESS_USE = "NVML has no figures of the processes of a MIG instance"
 
 
 class _Processes(NamedTuple):
-    """The processes on a device, as fields of its reading."""
+    """The processes on a device, as fields of its reading. ``is_unread``: they may be known in a later reading."""
 
     found: tuple[GpuProcess, ...] | None
+    is_unread: bool = False
     mps: bool = False
     unlisted_mib: int | None = None
     unlisted: tuple[int, ...] = ()
-
-
-NO_PROCESSES = _Processes(None)
 
 
 class NoGpu(Exception):
@@ -288,14 +286,15 @@ class Session:
         figures.put("temperature_c", self._call(uuid, "nvmlDeviceGetTemperature", device, pynvml.NVML_TEMPERATURE_GPU))
         watts = self._call(uuid, "nvmlDeviceGetPowerUsage", device, convert=lambda milliwatts: round(milliwatts / 1000))
         figures.put("power_w", watts if identity.parent is None else Unknown("power is the whole device's"))
-        processes = self._processes(figures, identity.uuid, handle, activity) or NO_PROCESSES
+        processes = self._processes(figures, identity.uuid, handle, activity)
+        unprobed = [name for name, found in probed.items() if found and found.code not in PERMANENT_ERRORS]
         return DeviceReading(
             uuid=identity.uuid, index=index, model=identity.model, memory_mib=identity.memory_mib,
             parent=identity.parent, processes=processes.found, mps=processes.mps, unlisted_mib=processes.unlisted_mib,
             unlisted=processes.unlisted, trouble=self._trouble(figures, uuid, device),
             activity_failed=isinstance(activity, Unknown) and activity.code not in PERMANENT_ERRORS,
             why=figures.why, unavailable={name: found.why if found else "" for name, found in probed.items()},
-            unprobed=tuple(name for name, found in probed.items() if found and found.code not in PERMANENT_ERRORS),
+            unprobed=(*unprobed, *(["processes"] if processes.is_unread else [])),
             **figures.values,
         )  # fmt: skip
 
@@ -311,10 +310,8 @@ class Session:
             rows.setdefault(int(each.pid), []).append((int(each.timeStamp), busiest))
         return rows
 
-    def _processes(
-        self, figures: _Figures, of: str, handle: Any, activity: dict[int, Use] | Unknown
-    ) -> _Processes | None:
-        """The processes on a device; None where they are unknown."""
+    def _processes(self, figures: _Figures, of: str, handle: Any, activity: dict[int, Use] | Unknown) -> _Processes:
+        """The processes on a device."""
         computing = self._call(of, "nvmlDeviceGetComputeRunningProcesses", handle)
         others = [
             self._call(of, call, handle)
@@ -324,7 +321,7 @@ class Session:
         for each in (computing, clients, graphics):
             if isinstance(each, Unknown):
                 figures.why["processes"] = each.why
-                return None
+                return _Processes(None, is_unread=each.code not in PERMANENT_ERRORS)
         if isinstance(activity, Unknown):
             figures.why["activity"] = activity.why
         memory = {int(each.pid): self._own_memory(figures, each) for each in (*clients, *computing)}

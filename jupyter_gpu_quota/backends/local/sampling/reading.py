@@ -61,7 +61,7 @@ class DeviceReading:
     ``activity_failed``: the use of each process could not be read this time, though the device may have it.
     ``trouble``: the device reports that it cannot be used. ``why`` has the reason of each figure that is None,
     ``unavailable`` that of each capability that was probed, empty where the device has it; ``unprobed`` are those of
-    them whose answer may be another one later.
+    them, and "processes", whose answer may be another one later.
     """
 
     uuid: str
