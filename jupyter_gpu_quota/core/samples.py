@@ -11,6 +11,9 @@ KNOWN, UNKNOWN = 1000, 0
 AGENT = "agent"
 """The key of the reason, in ``why``, for which no agent of the node read the device."""
 
+WORKLOADS = "workloads"
+"""The key of the reason, in ``why``, for which the agent of the node knows the workload of no process."""
+
 SILENT_MS = 30_000
 """A node whose agent sent nothing for so long has unknown samples."""
 
@@ -62,6 +65,11 @@ class DeviceSample:
     def is_stand_in(self) -> bool:
         """Whether it stands for the sample that the agent of the node did not send."""
         return AGENT in self.why
+
+    @property
+    def shows_workloads(self) -> bool:
+        """Whether the use of a workload can be known while it uses the device."""
+        return WORKLOADS not in self.why
 
     def is_needed_after(self, newest: DeviceSample | None) -> bool:
         """Whether it says more than the newest sample of the device: a stand-in does only where the agent is silent."""

@@ -24,7 +24,7 @@ from jupyter_gpu_quota.controllers.memory_enforcement import MemoryEnforcement
 from jupyter_gpu_quota.core.enforcement.levels import DeviceShare
 from jupyter_gpu_quota.core.enforcement.over_share import FRESH_MS
 from jupyter_gpu_quota.core.facts import DeviceFact
-from jupyter_gpu_quota.core.samples import AGENT, DeviceSample, ProcessUse
+from jupyter_gpu_quota.core.samples import AGENT, WORKLOADS, DeviceSample, ProcessUse
 from jupyter_gpu_quota.store.records.calls import LeaseLost, StoreUnavailable
 from jupyter_gpu_quota.store.records.commands import RecordMemoryEnforcement, Request
 from tests.api.world import QUOTA, service_world
@@ -361,6 +361,7 @@ def test_checks_that_wait_for_a_driver_are_limited_per_person(
         pytest.param("policed", {"at": -FRESH_MS - 1}, True, id="the agent is silent"),
         pytest.param("policed", {"at": FRESH_MS + 1}, True, id="the samples are of the future"),
         pytest.param("policed", {"why": {AGENT: NO_AGENT}}, True, id="there is no agent"),
+        pytest.param("policed", {"why": {WORKLOADS: "no hostPID"}}, True, id="the agent sees no processes"),
         pytest.param("policed", {"memory_used_mib": None}, True, id="the agent cannot read the memory of the devices"),
         pytest.param(
             "policed", {"workload_memory_mib": {"other": None}}, True, id="the agent cannot read that of processes"

@@ -112,7 +112,7 @@ class EnforcementOffers:
 
 
 def _is_read(sample: DeviceSample | None, now: int) -> bool:
-    """Whether a present sample has the memory of every workload on its device."""
-    if sample is None or sample.is_stand_in or abs(now - sample.at) > FRESH_MS:
+    """Whether a present sample has the memory of every workload on its device, and of any that begins to use it."""
+    if sample is None or sample.is_stand_in or not sample.shows_workloads or abs(now - sample.at) > FRESH_MS:
         return False
     return sample.memory_used_mib is not None and None not in sample.workload_memory_mib.values()

@@ -65,7 +65,7 @@ def _label(
     """It is unsure for a real device: limits of a driver are not read. ``pod`` is that of a reserved share."""
     if share.simulated:
         return EnforcementLabel(why=SIMULATED)
-    is_read = sample is not None and abs(now - sample.at) <= FRESH_MS
+    is_read = sample is not None and sample.shows_workloads and abs(now - sample.at) <= FRESH_MS
     is_known = is_read and sample is not None and sample.workload_memory_mib.get(share.workload) is not None
     if policed and share.is_fraction and is_known:
         return EnforcementLabel(memory=EnforcementLevel.POLICED, why=NOT_LIMITED, unsure=True)

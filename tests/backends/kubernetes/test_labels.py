@@ -19,7 +19,7 @@ from jupyter_gpu_quota.backends.rendering.pods import PodSettings, RankOfJob, ra
 from jupyter_gpu_quota.backends.rendering.variables import XLA_FRACTION
 from jupyter_gpu_quota.core.enforcement.levels import DeviceShare, EnforcementLevel
 from jupyter_gpu_quota.core.model import Allocation, Device, Placement
-from jupyter_gpu_quota.core.samples import AGENT, DeviceSample
+from jupyter_gpu_quota.core.samples import AGENT, WORKLOADS, DeviceSample
 
 NOW = 1_800_000_000_000
 SHARE = DeviceShare(workload="J", device="GPU-0", gpu_milli=500, memory_mib=40_000)
@@ -41,6 +41,13 @@ SETTINGS = PodSettings(namespace="n", hub="h", image="i", volume_claim="v")
         pytest.param(SHARE, replace(SAMPLE, at=NOW + FRESH_MS + 1), True, NONE, id="a sample of the future"),
         pytest.param(SHARE, replace(SAMPLE, workload_memory_mib={"J": None}), True, NONE, id="unknown memory"),
         pytest.param(SHARE, replace(SAMPLE, workload_memory_mib={}), True, NONE, id="a sample of before it began"),
+        pytest.param(
+            SHARE,
+            replace(SAMPLE, workload_memory_mib={"J": 0}, why={WORKLOADS: "no hostPID"}),
+            True,
+            NONE,
+            id="an agent that could not read it, if it were used",
+        ),
         pytest.param(replace(SHARE, gpu_milli=1000), SAMPLE, True, NONE, id="a whole device has no neighbour"),
     ],
 )

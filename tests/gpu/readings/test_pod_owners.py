@@ -88,6 +88,8 @@ def test_a_process_whose_cgroup_cannot_be_read_is_unknown(node: Node) -> None:
 
 
 def test_processes_are_of_no_workload_where_the_agent_has_other_process_ids(restricted_node: Node) -> None:
+    unused = restricted_node.gpu.row("N")
+    assert (unused.workload_memory_mib, unused.shows_workloads) == ({"N": 0}, False), "it is unknown once it is used"
     restricted_node.start(NOTEBOOK, 700, busy=True)
     row = restricted_node.gpu.row("N")
     assert (row.utilisation_percent, row.memory_used_mib) == (60, 700), "the device's own figures need no processes"

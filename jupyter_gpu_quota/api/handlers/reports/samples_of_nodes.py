@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from ....core.model import NotebookState
-from ....core.samples import DeviceSample, ProcessUse
+from ....core.samples import WORKLOADS, DeviceSample, ProcessUse
 from ....wire.samples import IngestedView, NodeDeviceView, ProcessUseIn, SampleBatch, SampleIn
 from ...access.permissions import Person
 from ...access.refusals import Refused
@@ -22,7 +22,7 @@ HOUR_MS = 3_600_000
 NAMED_DEVICES = 5
 """Unknown devices that a refusal names."""
 RETRY_AFTER_S = 2
-FIGURES = frozenset({"utilisation_percent", "memory_used_mib", "foreign"})
+FIGURES = frozenset({"utilisation_percent", "memory_used_mib", "foreign", WORKLOADS})
 """The parts of a reading, beside workloads, that may be unknown for a reason."""
 
 Users = Mapping[str, Mapping[str, bool]]

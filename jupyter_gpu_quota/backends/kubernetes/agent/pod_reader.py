@@ -11,12 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ....core.samples import WORKLOADS
 from ...local.host.processes import is_same_process, read_proc
 from ...local.sampling.reader_client import NoReading, Reader
 from ...local.sampling.reading import DeviceReading, GpuProcess, Reading
 from .cgroup_paths import AmbiguousCgroups, pod_of
 from .node_pods import PodUnknown
 
+NO_HOST_PID = "the agent has no hostPID, so the use of the device by each workload is unknown while it is used"
 HOST_NAMESPACE = "pid:[4026531836]"
 """The pid namespace of the machine: the kernel gives it this number (PROC_PID_INIT_INO)."""
 
@@ -43,6 +45,8 @@ class PodReader(Reader):
         return replace(taken, devices=tuple(map(self._of_device, taken.devices)))
 
     def _of_device(self, device: DeviceReading) -> DeviceReading:
+        if not self.sees_host:
+            device = replace(device, why={WORKLOADS: NO_HOST_PID, **device.why})
         if device.processes is None:
             return device
         return replace(device, processes=tuple(map(self._of_pod, device.processes)))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ....core.facts import DeviceFact
 from ....core.model import WHOLE_DEVICE, Allocation, Device, Health
-from ....core.samples import KNOWN, UNKNOWN, DeviceSample
+from ....core.samples import KNOWN, UNKNOWN, WORKLOADS, DeviceSample
 from ...protocol import DeviceUsers, Inventory
 from ..host.servers import Server, Servers
 from .device_shares import Owners, Shares, shares_of
@@ -175,7 +175,10 @@ SHOWN = ("utilisation_percent", "memory_used_mib")
 
 
 def _row(device: Device, found: DeviceReading, shares: Shares, now: int) -> DeviceSample:
-    own = {"utilisation_percent": found.why.get("percent"), "memory_used_mib": found.why.get("memory_used_mib")}
+    own = {
+        "utilisation_percent": found.why.get("percent"), "memory_used_mib": found.why.get("memory_used_mib"),
+        WORKLOADS: found.why.get(WORKLOADS),
+    }  # fmt: skip
     why = {figure: text for figure, text in own.items() if text is not None} | shares.why
     is_read = found.percent is not None or (found.parent is not None and found.processes is not None)
     is_known = None not in shares.percent.values() if shares.percent else is_read

@@ -14,7 +14,7 @@ from jupyter_gpu_quota.api.access.permissions import Person, Scope, may_enter
 from jupyter_gpu_quota.api.routes import ROUTES
 from jupyter_gpu_quota.backends.protocol import NodeUnverified, TokenRefused
 from jupyter_gpu_quota.core.facts import NotebookFact
-from jupyter_gpu_quota.core.samples import AGENT, SILENT_MS, DeviceSample, ProcessUse
+from jupyter_gpu_quota.core.samples import AGENT, SILENT_MS, WORKLOADS, DeviceSample, ProcessUse
 from tests.api.handlers.notebooks.test_notebooks import lending
 from tests.api.world import Reply, ServiceWorld, build_devices, service_world, train_devices
 
@@ -78,7 +78,7 @@ def test_a_node_sends_the_use_of_each_workload_of_its_devices(nodes: Nodes) -> N
     process = {"handle": "77", "memory_mib": 700, "percent": 60, "places": [["pid:[1]", 5, 99]]}
     mine = {nodes.job: 60, "of-nobody": 40}
     figures = {"foreign_mib": 0, "temperature_c": 40, "power_w": 120, "coverage_permille": 1000}
-    whys = {"of-nobody": "x", nodes.job: "y", "foreign": "z", AGENT: "w"}
+    whys = {"of-nobody": "x", nodes.job: "y", "foreign": "z", WORKLOADS: "v", AGENT: "w"}
     sample = nodes.sample(
         **figures, workloads=mine, workload_memory_mib={nodes.job: 700, "of-nobody": 1}, why=whys,
         processes={nodes.job: [process], "of-nobody": [process]},
@@ -89,7 +89,7 @@ def test_a_node_sends_the_use_of_each_workload_of_its_devices(nodes: Nodes) -> N
         node="node-1", device=nodes.device, at=found.at if found else 0, utilisation_percent=60, memory_used_mib=700,
         simulated=False, **figures, workloads={nodes.job: 60}, workload_memory_mib={nodes.job: 700},
         processes={nodes.job: (ProcessUse(handle="77", memory_mib=700, percent=60, places=(("pid:[1]", 5, 99),)),)},
-        why={nodes.job: "y", "foreign": "z"},
+        why={nodes.job: "y", "foreign": "z", WORKLOADS: "v"},
     ), "the use of a workload that has no part of the device is not kept"  # fmt: skip
 
 
