@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses as dc
+from collections import Counter
 
 import pytest
 
-from jupyter_gpu_quota.core.model import JobState
+from jupyter_gpu_quota.core.model import WHOLE_DEVICE, JobState
 from jupyter_gpu_quota.core.plan import Pause, Reserve
 from jupyter_gpu_quota.core.reasons import Reclaimed
 from tests.core.promises import check_plan
@@ -113,3 +114,16 @@ def test_a_job_above_a_lowered_limit_is_shrunk_only_if_it_may_restart(limit: int
     check_plan(made.snapshot(), made.policy, decision)
     (paused,) = [one for one in decision.plan.actions if isinstance(one, Pause)]
     assert paused.reason.code == code
+
+
+def test_what_an_elastic_job_gives_up_for_one_rank_of_a_claim_is_not_given_up_for_the_next() -> None:
+    """In a pool with so much running work the ranks are placed one after the other."""
+    made = world(
+        "pool t 52x1\na 3 of t\nb 49 of t\nc 0 of t\nb runs 49 of 1\n"
+        "c runs 0.5 ranks 2-3 on n50g0,n52g0,n51g0\nc runs 0.5 ranks 1-3 on n50g0,n52g0,n51g0\na queues 0.5 ranks 3"
+    )
+    reserved = [action for action in made.tick().actions if isinstance(action, Reserve) and action.starts_at is None]
+    promised = Counter[str]()
+    for part in (part for action in reserved for part in action.placements):
+        promised[part.device] += part.gpu_milli
+    assert max(promised.values(), default=0) <= WHOLE_DEVICE
