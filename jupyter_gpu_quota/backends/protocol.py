@@ -123,7 +123,7 @@ class JobBackend(Protocol):
     def has_code(self, job: str, bundle: str) -> bool:
         """Whether the code of a job is there: its bundle, or what an earlier attempt unpacked.
 
-        What cannot be read now counts as there. It reads the disk of the state folder.
+        Code that cannot be read now counts as there. It reads the disk of the state folder.
         """
 
     def stop(self, order: StopOrder) -> None:
